@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from fit_oracle import BATCH, ONE, images, make_model, network, same, state
 from keras_oracle import floatx
+from tiers import parametrize
 
 import mtf_hetero.keras
 from mtf_hetero import tf
@@ -80,7 +81,7 @@ def two_fits(make, change, fit, evaluate, *, between=True):
     return histories, state(model)
 
 
-@pytest.mark.parametrize(
+@parametrize(
     ("make", "change"),
     [
         (plain, freeze),
@@ -90,6 +91,7 @@ def two_fits(make, change, fit, evaluate, *, between=True):
         (weighted, weigh),
         (dropping, drop),
     ],
+    first=[(dropping, drop)],
 )
 def test_changes_between_two_fits_have_the_effect_that_they_have_in_keras(make, change):
     with floatx(tf.float64):
