@@ -23,7 +23,7 @@ def paths(names):
         ),
         ("mtf_hetero/keras/fitting.py", "keras/test_keras_fit cli/test_train_keras", "lowering/test_operations"),
         ("mtf_hetero/importer/pieces.py", "importer/test_pieces keras/test_keras_fit", "planner/test_search"),
-        ("layouts/filters.py", "layouts/test_layouts placement/test_placing", "mesh/test_collectives"),
+        ("layouts/filters.py", "layouts/test_layouts placement/test_placing", "layout/test_partition"),
         ("benchmarks/run.py", "benchmarks/test_run", "lowering/test_operations"),
         ("tests/programs/fit_oracle.py", "keras/test_keras_fit", "importer/test_function"),
         ("tests/mesh/test_commits.py", "mesh/test_commits", "mesh/test_collectives"),
