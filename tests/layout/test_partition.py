@@ -197,11 +197,11 @@ class TestSplitByTime:
         assert max(seconds) == least_max
         return sum(seconds), least_sum
 
-    @given_in_tiers(timed_demands(monotone=True))
+    @given_in_tiers(timed_demands(monotone=True), first=100)
     def test_monotone_times_against_brute_force(self, drawn):
         self.check(*drawn)
 
-    @given_in_tiers(timed_demands(monotone=False))
+    @given_in_tiers(timed_demands(monotone=False), first=100)
     def test_any_times_against_brute_force(self, drawn):
         def search(spare, tables):
             return partition._search(spare, [np.array(table) for table in tables])
