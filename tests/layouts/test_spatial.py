@@ -53,7 +53,7 @@ GATHERED = [  # of CosmoFlow: the last convolution and pool that are split, and 
 
 @pytest.mark.parametrize(("build", "options", "last", "gathered"), GATHERED)
 def test_small_maps_of_cosmoflow_are_gathered(build, options, last, gathered):
-    """Where the map is smaller than the mesh, as in the paper at 128 over 4, and where it is not worth a halo.
+    """The layout gathers a map that is smaller than the mesh, as in the paper at 128 over 4, or not worth a halo.
 
     The dense part is data-parallel. With fewer examples than processors it is split by its filters.
     """

@@ -107,7 +107,7 @@ def imported(x, values):
 
 
 def assert_not_recognised(build, kind):
-    """What a program looks like is not made, and its results are right."""
+    """Assert that no operation of a kind is made of a program, and that its results are right."""
     with tf.Graph().as_default():
         _, _, count = lower(lambda mesh: build(Feed(mesh, tf.float32)))
     assert not count[kind]

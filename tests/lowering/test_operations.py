@@ -56,7 +56,7 @@ def test_operation_is_the_same_on_every_layout(name, chosen, options):
 
 @pytest.mark.parametrize("name", ["dense", "conv2d_transpose_wide", "pool2d_across"])
 def test_constants_variables_and_fed_inputs(name):
-    """Of sums, of halos that are added in place and of those that are not; convolutions are in `test_every_step`."""
+    """Sums, and halos with and without sums in place; convolutions are in `test_every_step`."""
     build, rules = PROGRAMS[name]
     check(build, *few(layouts(*rules)))
 
