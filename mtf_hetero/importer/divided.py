@@ -349,7 +349,7 @@ class Divided:
             done = tf.group([lowering.lowered_operation(op) for op in step.updates])
             chosen = results[len(results) - len(program.guards) :]
             guarding.check_before_updates(program.guards, chosen, done)
-            self._session.hold(done)
+            self._session.hold(done, is_open=not is_first)
             traffic.arrange([*results, done], already_run=already_run)
         self._first = self._first or step
         self._variables |= step.variables

@@ -103,10 +103,20 @@ class Session:
             )
         return lowering
 
-    def hold(self, updates: tf.Operation) -> None:
-        """Have the updates of a step wait for each other, so that they can be rescued. The graph is the default one."""
-        if self._rescues and self.has_workers:
-            self._commits.hold(updates)
+    def hold(self, updates: tf.Operation, *, is_open: bool) -> None:
+        """Have the updates of a step wait for each other, so that they can be rescued. The graph is the default one.
+
+        Args:
+          updates: runs all updates.
+          is_open: whether the session is open. A device that no earlier step has written counts from now on.
+        """
+        if not self._rescues or not self.has_workers:
+            return
+        counted = set(self._commits.counters)
+        self._commits.hold(updates)
+        new = [counter for device, counter in self._commits.counters.items() if device not in counted]
+        if is_open and new:
+            self.run([counter.assign(self.steps).op for counter in new])
 
     # --- the session
 

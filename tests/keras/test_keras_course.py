@@ -56,6 +56,18 @@ class Looking(Blind):
             kernel.assign(0.9 * kernel)
 
 
+class InTests(Blind):
+    """The same, but acts before batches of the validation."""
+
+    def __init__(self, acts=None):
+        super().__init__()
+        self.tests, self.acts_in_tests = 0, acts or {}
+
+    def on_test_batch_begin(self, batch, logs=None):
+        self.tests += 1
+        self.acts_in_tests.get(self.tests, int)()
+
+
 @pytest.fixture(autouse=True)
 def blind(monkeypatch):
     monkeypatch.setattr(callbacks_lib, "_BLIND", (*callbacks_lib._BLIND, Blind))
@@ -103,6 +115,16 @@ def event(lines):
     (line,) = (line for line in lines if "training continues from step" in line)
     found = re.search(r"was lost: training continues from step (\d+) \(memory(, (\d+) steps again)?\)", line)
     return int(found[1]), int(found[3] or 0)
+
+
+@losing_workers
+@pytest.mark.full
+@pytest.mark.usefixtures("impatient", "lines")
+@pytest.mark.parametrize("layout", ["batch", "filters"])
+@pytest.mark.parametrize("batch", [1, 2])
+def test_training_continues_after_a_loss_in_its_validation(layout, batch, workers):
+    """The session there begins with a test, and the devices write variables for the first time afterwards."""
+    check(workers, {batch: lambda: lose(workers)}, InTests, layout=layout)
 
 
 @losing_workers
