@@ -19,6 +19,7 @@ from mtf_hetero._support import files
 from mtf_hetero.keras._keras import keras
 
 SUFFIX = ".keras"
+_SAFE = (3, 11)  # the first version whose safe mode holds: CVE-2025-1550, CVE-2025-8747
 _NORMALIZATION = "input_normalization"
 _NORMALISING = (keras.layers.Normalization, keras.layers.Rescaling)
 
@@ -52,6 +53,11 @@ def load(path: str | os.PathLike) -> keras.Model:
     place = pathlib.Path(path).expanduser()
     if not place.is_file():
         raise ValueError(f"{str(path)!r} is not a file; give a file that keras.Model.save wrote")
+    if tuple(map(int, keras.__version__.split(".")[:2])) < _SAFE:
+        raise ValueError(
+            f"{str(path)!r} is not read by Keras {keras.__version__}, which may run code of a .keras file; "
+            "pip install 'keras>=3.11'"
+        )
     if not zipfile.is_zipfile(place):
         raise ValueError(f"{str(path)!r} is not a Keras model, or is damaged; give a file that keras.Model.save wrote")
     try:

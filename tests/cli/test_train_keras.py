@@ -203,6 +203,13 @@ def test_it_is_planned(tmp_path, capfd):
     assert capfd.readouterr().out.startswith("Use RTX-3090:0 alone: ")
 
 
+def test_a_keras_that_runs_code_of_files_reads_none(tmp_path, capfd, monkeypatch):
+    tiny(tmp_path / "my.keras")
+    monkeypatch.setattr(keras, "__version__", "3.10.0")
+    message = "my.keras' is not read by Keras 3.10.0, which may run code of a .keras file; pip install 'keras>=3.11'"
+    check_mistake(capfd, message, **FAST | {"model": tmp_path / "my.keras"}, model_dir=tmp_path / "run")
+
+
 def test_mistakes_give_one_line_and_exit_code_2(tmp_path, capfd):
     for name, options in {"five": {"classes": 5}, "sigmoid": {"end": "sigmoid"}, "colour": {"channels": 3}}.items():
         tiny(tmp_path / f"{name}.keras", **options)
