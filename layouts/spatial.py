@@ -40,7 +40,7 @@ def spatial(
 ) -> Layout:
     """Split spatial dimensions, each over a mesh axis.
 
-    The images are the largest imported tensor that is convolved or pooled.
+    The images are the largest imported tensor that is convolved or pooled, or the largest tensor if no imported one is.
 
     Args:
       graph: mtf.Graph, with or without its gradients.
@@ -52,7 +52,7 @@ def spatial(
       least_values: values per channel, of all examples, that a dimension's largest map needs for a split.
 
     Raises:
-      ValueError: the graph convolves no imported tensor, a mesh axis has no dimension that can be split, or no layer
+      ValueError: the graph convolves no tensor, a mesh axis has no dimension that can be split, or no layer
         is large enough for the mesh.
 
     Example:
@@ -95,6 +95,7 @@ class _Names:
         self._halos: dict[tuple[str, int], int] = {}
         self._values: dict[str, int] = collections.defaultdict(int)
         self._least_values = least_values
+        self._alike: dict[str, tuple[str, ...]] = {}  # spatial dimensions of maps that count as one of the images'
         self._renames = Renames(graph.operations)
         self._extents, self._conflicts = dimension_sizes(graph.operations), conflicts(graph.operations)
         whole: set[str] = set()
@@ -117,17 +118,34 @@ class _Names:
         for shape in imported(graph):
             spatial = [name for name in shape.dimension_names if self._windowed_names(name)]
             candidates += [(shape, spatial)] if spatial else []
-        if not candidates:
-            raise ValueError("the graph convolves or pools no imported tensor; choose another layout")
-        return max(candidates, key=lambda pair: pair[0].size)
+        return max(candidates, key=lambda pair: pair[0].size) if candidates else self._find_maps(graph)
+
+    def _find_maps(self, graph: mtf.Graph) -> tuple[mtf.Shape, list[str]]:
+        """Return the largest map, where windows pass over none of the images: a padding gives dimensions other names.
+
+        The first spatial dimensions of all maps count as one, and so do the second ones.
+        """
+        windows = {op: [name for name, _, _ in _windows(op)] for op in graph.operations}
+        maps = [(op.inputs[0].shape, spatial) for op, spatial in windows.items() if spatial]
+        if not maps:
+            raise ValueError("the graph convolves or pools no tensor; choose another layout")
+        largest, names = max(maps, key=lambda pair: pair[0].size)
+        for number, name in enumerate(names):
+            alike = (spatial[number] for _, spatial in maps if len(spatial) == len(names))
+            self._alike[name] = tuple(dict.fromkeys([name, *alike]))
+        return largest, names
+
+    def _later_names(self, origin: str) -> list[str]:
+        names = (name for other in self._alike.get(origin, (origin,)) for name in self._renames.later_names(other))
+        return [*dict.fromkeys(names)]
 
     def _windowed_names(self, origin: str) -> list[str]:
-        return [name for name in self._renames.later_names(origin) if name in self._windowed]
+        return [name for name in self._later_names(origin) if name in self._windowed]
 
     def add(self, origin: str, axis: str) -> None:
         """Split a dimension of the images over a mesh axis, under each name that can be split and is worth it."""
         for least_values in (self._least_values, 1):
-            for name in self._renames.later_names(origin):
+            for name in self._later_names(origin):
                 if name not in self._windowed or self._values[name] >= least_values:
                     self._split(name, axis)
             if any(self.rules.get(name) == axis for name in self._windowed_names(origin)):
@@ -135,7 +153,7 @@ class _Names:
 
     def add_examples(self, axis: str) -> None:
         """Split the batch over a mesh axis of space, under the names that only dense layers have."""
-        in_maps = {name for origin in self.spatial for name in self._renames.later_names(origin)} - self._in_kernels
+        in_maps = {name for origin in self.spatial for name in self._later_names(origin)} - self._in_kernels
         for origin in self.batch:
             for name in self._renames.later_names(origin):
                 if not self._conflicts[name] & in_maps:

@@ -140,3 +140,29 @@ def test_layouts_by_rules_and_by_themselves():
     rules = {"devices": devices, "layout": "dense/kernel/1:all", "list_speed": "3,1"}
     layout = Layout("a:2;b:1", "batch:a;conv2d/kernel/3:b", sizes={"batch": [6, 2]})
     check(compiled(), *images(), places=[rules, {"devices": devices, "layout": layout}])
+
+
+def padded():
+    """A network that begins with a padding, as many of keras.applications do: the images are convolved nowhere."""
+    layers = keras.layers
+    inputs = keras.Input((24, 20, 3))
+    x = layers.Conv2D(6, 7, strides=2, use_bias=False)(layers.ZeroPadding2D(3)(inputs))
+    x = layers.ReLU()(layers.BatchNormalization()(x))
+    x = layers.MaxPooling2D(3, 2)(layers.ZeroPadding2D(1)(x))
+    x = layers.Add()([x, layers.Conv2D(6, 3, padding="same")(x)])
+    x = layers.DepthwiseConv2D(3, strides=2)(layers.ZeroPadding2D(((0, 1), (0, 1)))(x))
+    model = keras.Model(inputs, layers.Dense(5, activation="softmax")(layers.GlobalAveragePooling2D()(x)))
+    model.compile(keras.optimizers.SGD(0.05, momentum=0.9), CROSSENTROPY)
+    return model
+
+
+@pytest.mark.full
+def test_space_is_split_behind_a_padding():
+    rng = np.random.default_rng(0)
+    place = {**BATCH, "layout": "spatial"}
+    check(padded, rng.standard_normal((16, 24, 20, 3)), rng.integers(0, 5, 16), places=[place])
+    model = make_model(padded)
+    step = tf.compat.v2.function(lambda x: model(x, training=False))
+    with mtf_hetero.function(step, (tf.zeros([4, 24, 20, 3]),), **place) as divided:
+        split = {name.rpartition("/")[2] for name, _ in divided.layout.rules}
+    assert "height" in split

@@ -229,5 +229,5 @@ def test_wrong_arguments():
 
 
 def test_a_graph_without_a_window():
-    with pytest.raises(ValueError, match="convolves or pools no imported tensor"):
+    with pytest.raises(ValueError, match="convolves or pools no tensor"):
         lay_out(lambda feed: {"y": feed("x", dims("b:5 c:6")) * 2.0}, "x:2")
