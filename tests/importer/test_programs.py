@@ -38,5 +38,7 @@ def test_a_program_needs_a_reason_and_a_name_of_its_own():
     def mnist_convnet():
         raise AssertionError
 
+    assert "vision/mnist_convnet" in programs()
+
     with pytest.raises(ValueError, match=r"^program vision/mnist_convnet is registered twice; rename one$"):
         registry.program("vision", source="x")(mnist_convnet)
