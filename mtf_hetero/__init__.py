@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         TrainSpec,
         train_and_evaluate,
     )
-    from mtf_hetero.importer import function
+    from mtf_hetero.importer import StepDiffersError, function, verify
     from mtf_hetero.layout import Layout, split_by_share, split_by_time
     from mtf_hetero.lowering import Lowering
     from mtf_hetero.mesh import UnevenMeshImpl
@@ -34,6 +34,7 @@ __all__ = [
     "Lowering",
     "ModeKeys",
     "RunConfig",
+    "StepDiffersError",
     "TrainSpec",
     "UnevenMeshImpl",
     "function",
@@ -43,6 +44,7 @@ __all__ = [
     "split_by_time",
     "tf",
     "train_and_evaluate",
+    "verify",
 ]
 
 __version__ = "1.0.0rc1"
@@ -53,6 +55,7 @@ __getattr__, __dir__ = lazy.attach(
         **dict.fromkeys(__all__, "estimator"),
         "Layout": "layout",
         "Lowering": "lowering",
+        "StepDiffersError": "importer",
         "UnevenMeshImpl": "mesh",
         "function": "importer",
         "mtf": "_compat",
@@ -60,6 +63,7 @@ __getattr__, __dir__ = lazy.attach(
         "split_by_share": "layout",
         "split_by_time": "layout",
         "tf": "_compat",
+        "verify": "importer",
     },
 )
 

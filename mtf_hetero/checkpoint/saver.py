@@ -19,10 +19,8 @@ continues to train. Without enough memory, it saves them one after another.
 
 import collections
 import concurrent.futures
-import contextlib
 import errno
 import functools
-import math
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -32,6 +30,7 @@ import numpy as np
 
 from mtf_hetero._compat import BaseSaverBuilder, SaveableObject, tf
 from mtf_hetero._support import threads
+from mtf_hetero._support.free_memory import free_bytes
 from mtf_hetero._support.grouping import group_by_bytes
 from mtf_hetero.checkpoint import files, whole
 from mtf_hetero.checkpoint.failures import as_write_error
@@ -228,14 +227,6 @@ def can_be_copied(saver: tf.train.Saver, graph: tf.Graph) -> bool:
     if {id(variable) for variable in own} != {id(variable) for variable in variables}:
         return False
     return 4 * size_bytes(graph) <= free_bytes()
-
-
-def free_bytes() -> float:
-    """Return the memory that Linux has for new programs; infinity if it is unknown."""
-    with contextlib.suppress(OSError), open("/proc/meminfo", encoding="ascii") as file:
-        sizes = dict(line.split(":") for line in file)
-        return 1024 * int(sizes["MemAvailable"].split()[0])
-    return math.inf
 
 
 def save_once(saver: tf.train.Saver) -> None:

@@ -9,6 +9,7 @@ The traced graph is the program: each operation of it is followed, and nothing i
     inference   names the axes of all values by the signatures (naming, pieces)
     rules       emit the operations as those of mtf (emitter, clusters, images, flow, draws)
     step        is a program as an mtf graph; insertion puts one into a graph of the user's
+    verifying   compares the first step with TensorFlow's own (comparing)
     session     runs steps on devices; divided is the user's step there, report lists its replicated work
 
 Example:
@@ -19,8 +20,10 @@ Example:
     print(divided.undivided)  # the replicated work, with the lines of the program
 """
 
-from mtf_hetero.importer.divided import Divided, function
+from mtf_hetero.importer.comparing import StepDiffersError
+from mtf_hetero.importer.divided import Divided
+from mtf_hetero.importer.functions import function, verify
 from mtf_hetero.importer.session import Session
 from mtf_hetero.importer.step import Step
 
-__all__ = ["Divided", "Session", "Step", "function"]
+__all__ = ["Divided", "Session", "Step", "StepDiffersError", "function", "verify"]

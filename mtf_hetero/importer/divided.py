@@ -1,6 +1,7 @@
-"""`function`: divides a tf.function of the user over devices of unequal speed."""
+"""A step on devices of unequal speed: its session, its variables, and the values that go in and out."""
 
 import contextlib
+import functools
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -9,87 +10,20 @@ import numpy as np
 from mtf_hetero import placement
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support import garbage, interrupts
-from mtf_hetero.cluster import WorkerClaim
 from mtf_hetero.cost import traffic
 from mtf_hetero.importer import control, guarding, tracing
 from mtf_hetero.importer import step as step_lib
+from mtf_hetero.importer.comparing import Devices
 from mtf_hetero.importer.nodes import user_line
-from mtf_hetero.importer.program import within
+from mtf_hetero.importer.program import Program, within
 from mtf_hetero.importer.report import Undivided, report
 from mtf_hetero.importer.session import Session, Trace
 from mtf_hetero.importer.step import Step
 from mtf_hetero.importer.tracing import Traced
+from mtf_hetero.importer.verifying import Verification
 from mtf_hetero.layout import Layout
-from mtf_hetero.placement.request import LayoutLike, SpeedLike
 
 _LOSS = "a step; the tf.Variables have the values of the last pull"
-
-
-def function(
-    step: Callable[..., object],
-    example_inputs: object,
-    *,
-    devices: str | Sequence[str] | None = None,
-    workers: str | Sequence[str] | None = None,
-    layout: LayoutLike = "auto",
-    list_speed: SpeedLike = None,
-    measure_seconds: float | None = None,
-    progress: bool = False,
-    steps: int | None = None,
-) -> "Divided":
-    """Split a step over devices of unequal speed: a tf.function, whose state is its tf.Variables.
-
-    The step is traced once for each kind of inputs, and each of its operations is followed. A layout changes no result.
-    A dimension is named after the tf.Variable or the argument that has it first: "dense/kernel/1", "x/2"; the first
-    dimension of the first argument is "batch".
-
-    Args:
-      step: a tf.function, or a Python function to be traced as one, of tensors.
-      example_inputs: its arguments, a tuple of arrays, tensors, tf.TensorSpecs or structures of them. Anything but a
-        tuple is the only argument.
-      devices: "gpu:0", "cpu:0", "worker:1/gpu:0", one per processor. None: all GPUs, else "cpu:0"; of workers, all.
-      workers: "host:port,host:port" of `mtf_hetero.cluster.worker` on other machines; None: none.
-      layout: "auto": planned for the devices as they are measured; "batch", "filters" or another name of
-        mtf_hetero.layouts; rules such as "dense/kernel/1:all"; a Layout; a Plan, or the path of one, "plan.json".
-      list_speed: of a named layout or rules, one number per device; None: they are alike; "auto": measured.
-      measure_seconds: that "auto" may take before the first step; None: 30.
-      progress: whether to show how "auto" gets on, and to print what it chose.
-      steps: number of steps to come, for "auto", which measures nothing if they are few; None: many.
-
-    Returns:
-      A Divided, which is called as the step is.
-
-    Raises:
-      ValueError: arguments that do not fit together, in one line.
-      NotImplementedError: an operation that is not followed, by name and the line of the program.
-
-    Example:
-      >>> divided = mtf_hetero.function(step, (x, y), devices=["gpu:0", "cpu:0"], layout="batch", list_speed=[3, 1])
-      >>> loss = divided(x, y)
-    """
-    if not callable(step):
-        raise ValueError(f"step is {step!r}; give a tf.function or a function of tensors")
-    if not tf.executing_eagerly():
-        raise ValueError("eager execution is off, so tf.Variables have no values; leave out tf.disable_eager_execution")
-    request = placement.load(
-        placement.Request(layout, list_speed, devices=devices, workers=workers, measure_seconds=measure_seconds)
-    )
-    cluster = placement.requested_cluster(request)
-    inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
-    traced = Traced(step)
-    traced.program(inputs)  # what cannot be followed is an error before a worker is claimed
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(WorkerClaim(cluster.workers_in_use))
-        search = placement.Search(steps, progress=progress)
-
-        def place(build: Callable[[], mtf.Graph], graph: mtf.Graph) -> placement.Placement:
-            placed = placement.place(request, cluster, build, graph=graph, search=search)
-            placed.report(announces=progress)
-            return placed
-
-        divided = Divided(traced, place, inputs)
-        divided.on_close(stack.pop_all().close)
-        return divided
 
 
 Place = Callable[[Callable[[], mtf.Graph], mtf.Graph], placement.Placement]
@@ -115,6 +49,7 @@ class Divided:
       owner: names the step in errors.
       loss: the rest of the sentence that says which values are left after a worker was lost.
       rescues: whether `rescue` is called after the loss of a worker.
+      verification: compares first steps; None: nothing is compared.
     """
 
     def __init__(
@@ -126,7 +61,9 @@ class Divided:
         owner: str = "the step",
         loss: str = _LOSS,
         rescues: bool = False,
+        verification: Verification | None = None,
     ) -> None:
+        self._verification = verification
         self._traced, self._place, self._stack = traced, place, contextlib.ExitStack()
         self._session = Session(owner, loss, rescues=rescues)
         self._lowered: dict[Hashable, _Lowered] = {}
@@ -161,6 +98,18 @@ class Divided:
 
     def take(self, inputs: Sequence[object], trace: Trace = None) -> Any:
         """Run one step, and perhaps trace it; returns what the step returns."""
+        program, results = self.run(inputs, trace)
+        values, structure = iter(results), program.concrete.structured_outputs
+        leaves = tf.nest.flatten(structure, expand_composites=True)
+        flat = [None if x is None else tf.constant(next(values)) for x in leaves]
+        return tf.nest.pack_sequence_as(structure, flat, expand_composites=True)
+
+    def run(self, inputs: Sequence[object], trace: Trace = None) -> tuple[Program, list[np.ndarray]]:
+        """Run one step, and compare it with TensorFlow's if it is the first one; returns its program, and the results.
+
+        Raises:
+          StepDiffersError: it is not TensorFlow's.
+        """
         if not self._is_open:
             raise ValueError("the divided step is closed; call mtf_hetero.function again")
         key = self._traced.kind(inputs)
@@ -168,6 +117,18 @@ class Divided:
             self._make_room(inputs)
         lowered = self._lowered.get(key) or self._lower(inputs)
         leaves = [x for x in tf.nest.flatten(inputs, expand_composites=True) if tracing.is_tensor(x)]
+        program, take = lowered.step.program, functools.partial(self._run, lowered, leaves, trace)
+        if self._verification is None or not self._verification.is_due(key):
+            return program, take()
+        observe = functools.partial(self._observe, inputs)
+        assert self._session.placement is not None
+        on_gpu = any("gpu" in device.lower() for device in self._session.placement.devices)
+        where = {"on_workers": self._session.has_workers, "on_gpu": on_gpu}
+        side = Devices(program, self._traced.drawn, take, self.read_values, self.push, observe, **where)
+        return program, self._verification.take(key, side, inputs)
+
+    def _run(self, lowered: _Lowered, leaves: Sequence[Any], trace: Trace) -> list[np.ndarray]:
+        """Run one step on inputs, flat; returns its results, flat."""
         program = lowered.step.program
         arrays = program.list_fed(leaves)
         for name in lowered.written:
@@ -185,11 +146,15 @@ class Divided:
                 array = next(left)
                 if variable.after is not variable.before:
                     variable.variable.assign(array)
-        values = iter(results)
-        structure = program.concrete.structured_outputs
-        leaves = tf.nest.flatten(structure, expand_composites=True)
-        flat = [None if x is None else tf.constant(next(values)) for x in leaves]
-        return tf.nest.pack_sequence_as(structure, flat, expand_composites=True)
+        return results
+
+    def _observe(self, inputs: Sequence[object], tensors: Sequence[tf.Tensor]) -> tuple[Program, list[np.ndarray]]:
+        """Take a step elsewhere, with tensors of its trace among the results; returns its program, and the results."""
+        traced, placed = self._traced.observing(tensors, inputs, self._first), self._session.placement
+        assert placed is not None
+        observer = Divided(traced, lambda build, graph: placed, inputs)
+        with contextlib.closing(observer):
+            return observer.run(inputs)
 
     def pull(self) -> None:
         """Give the tf.Variables the values that they have on the devices."""
@@ -302,6 +267,11 @@ class Divided:
     def undivided(self) -> Undivided:
         """The replicated work, to be printed."""
         return report(self.step.work, self.layout)
+
+    @property
+    def verified(self) -> str:
+        """The first steps that were compared with TensorFlow's own, one line each."""
+        return "" if self._verification is None else "\n".join(self._verification.lines)
 
     @property
     def effects(self) -> tuple[tf.Operation, ...]:

@@ -252,6 +252,7 @@ class Program:
       effects: operations without a result, such as Print and Assert, which are left out.
       guards: conditions that every step is to check.
       examples: number of feeds, the first ones, whose first axis is the batch if it has the same size.
+      observed: tensors of the traced graph whose values are the last results, beside those of the function.
     """
 
     concrete: "ConcreteFunction"
@@ -265,6 +266,7 @@ class Program:
     effects: list[tf.Operation] = dataclasses.field(default_factory=list)
     guards: list[Guard] = dataclasses.field(default_factory=list)
     examples: int = 1
+    observed: list[tf.Tensor] = dataclasses.field(default_factory=list)
 
     @property
     def inputs(self) -> list[Value]:

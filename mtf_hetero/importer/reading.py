@@ -54,6 +54,7 @@ def read(
     paths: Mapping[int, str] = _NONE,
     prepares: bool = False,
     states: streams.States | None = None,
+    observed: Sequence[tf.Tensor] = (),
 ) -> Program:
     """Read the program of a traced function.
 
@@ -66,6 +67,7 @@ def read(
       paths: {id of a tf.Variable: its name}, for those whose own name is not used.
       states: of the operations that draw random numbers from one of their own; None: these stay as they are.
       prepares: whether this process may do before each step what no device can do; else it is refused.
+      observed: tensors of the traced graph that become results too, those that devices have.
 
     Raises:
       NotImplementedError: an operation that is not followed, by name and the user's line.
@@ -88,6 +90,8 @@ def read(
         raise NotImplementedError("the step returns a variable or a TensorArray; return tensors")
     if any(value.dtype == tf.string for value in program.results):
         raise NotImplementedError("the step returns strings, which no device has; return numbers")
+    program.observed = [tensor for tensor in observed if _is_on_devices(reader, meaning.get(id(tensor)))]
+    program.results += [meaning[id(tensor)] for tensor in program.observed]
     for variable, after in zip(program.variables, reader.now, strict=True):
         variable.after = after
     unused = {id(state) for state in drawn.values()}  # but for those that are drawn from: not in a branch never taken
@@ -108,6 +112,13 @@ def _captured(outer: tf.Tensor, numbers: Mapping[int, int]) -> Meaning:
     if outer.dtype in (tf.resource, tf.variant):
         return Resource(outer)
     return literal(outer.numpy(), outer.dtype)
+
+
+def _is_on_devices(reader: Reader, x: Meaning) -> bool:
+    """Return whether devices have a tensor as an array of its shape."""
+    if not isinstance(x, Value) or x.elements is not None or x.refused is not None or x in reader.rows:
+        return False
+    return x.dtype not in (tf.string, tf.resource, tf.variant)
 
 
 def _count_examples(concrete: "ConcreteFunction") -> int:

@@ -1,5 +1,6 @@
 """Traces a step, for each kind of inputs or for many at once; tf.Variables that it makes are made eagerly."""
 
+import copy
 import weakref
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -87,9 +88,26 @@ class Traced:
         self._function, concrete = self._trace(self._function, specs)
         return self._program(concrete, inputs, like)
 
-    def _program(self, concrete: "ConcreteFunction", inputs: Sequence[object], like: Step | None) -> Program:
+    def observing(self, tensors: Sequence[tf.Tensor], inputs: Sequence[object], like: Step | None) -> "Traced":
+        """Return the same step for one kind of inputs, with tensors of its trace among its results."""
+        other, concrete = copy.copy(self), self.program(inputs).concrete
+        other._programs = {self.kind(inputs): self._program(concrete, inputs, like, tensors)}
+        return other
+
+    @property
+    def drawn(self) -> set[int]:
+        """Ids of the tf.Variables that have states of random operations, which TensorFlow keeps elsewhere."""
+        return {id(state) for state in self._states.values()}
+
+    def _program(
+        self,
+        concrete: "ConcreteFunction",
+        inputs: Sequence[object],
+        like: Step | None,
+        observed: Sequence[tf.Tensor] = (),
+    ) -> Program:
         options = {"shapes": _shapes(inputs), "hosted": self.hosted(), "paths": self._paths(), "prepares": True}
-        options["states"] = self._states
+        options |= {"states": self._states, "observed": observed}
         return reading.read(concrete, {} if like is None else like.variables, **options)
 
     def _trace(self, function: "Function", specs: Specs) -> "tuple[Function, ConcreteFunction]":

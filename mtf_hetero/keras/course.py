@@ -12,8 +12,8 @@ from typing import TypeVar
 import numpy as np
 
 from mtf_hetero._compat import mtf, tf
+from mtf_hetero._support.free_memory import free_bytes
 from mtf_hetero.checkpoint.pace import CopyPace
-from mtf_hetero.checkpoint.saver import free_bytes
 from mtf_hetero.cluster import UnreachableWorkerError
 from mtf_hetero.cluster.claim import find_free
 from mtf_hetero.cluster.probe import ask_all, describe_workers

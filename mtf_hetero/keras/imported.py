@@ -1,11 +1,13 @@
 """Steps of a model: `train_step`, `test_step` and `predict_step` as Keras would run them, imported and divided."""
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from mtf_hetero._compat import tf
+from mtf_hetero.importer.comparing import Own
 from mtf_hetero.importer.divided import Divided, Place
 from mtf_hetero.importer.tracing import Traced
+from mtf_hetero.importer.verifying import Verification
 from mtf_hetero.keras._keras import keras
 from mtf_hetero.keras.course import Changes, Course
 from mtf_hetero.keras.wrong_data import explain_wrong_data
@@ -66,6 +68,27 @@ def _new_traced(model: keras.Model) -> Traced:
     return Traced(tf.compat.v2.function(step, autograph=False), hosted, paths, settled, relaxes=True)
 
 
+def find_own(model: keras.Model, functions: Mapping[str, Callable[..., object]]) -> Own | None:
+    """Return the steps as Keras itself traced them, or will; None: it takes several at once.
+
+    Args:
+      model: the keras.Model.
+      functions: {kind of step: Keras's function}.
+    """
+    if model.steps_per_execution > 1:
+        return None
+
+    def take(kind: str, data: object) -> object:
+        if kind == "predict":
+            return functions[kind]([data])
+        return functions[kind](iter(tf.data.Dataset.from_tensors(data)))
+
+    def variables() -> list[tf.Variable]:
+        return [v.value for v in (*model.variables, *_optimizer_variables(model))]
+
+    return Own(f"model {model.name!r} in Keras", take, variables)
+
+
 def _optimizer_variables(model: keras.Model) -> list["keras.Variable"]:
     """Return the variables of the optimizer, which a model that is not compiled does not have."""
     return list(getattr(getattr(model, "optimizer", None), "variables", ()))
@@ -88,6 +111,7 @@ class Imported:
       spec: the specification of batches, as of their iterator; None: it is not known. Batches are traced with the sizes
         that it leaves open, as in Keras: what its metrics of several outputs count depends on them.
       changes: of the place that are possible; None: none.
+      verification: compares first steps; None: nothing is compared.
 
     Raises:
       NotImplementedError: an operation that is not followed, by name and the user's line.
@@ -102,13 +126,14 @@ class Imported:
         data: object,
         spec: object = None,
         changes: Changes | None = None,
+        verification: Verification | None = None,
     ) -> None:
         self._model, self._traced = model, traced
         inputs = kind, data
         traced.declared = (kind, spec) if spec else None
         rescues = changes is not None and changes.policy.wait_seconds is not None
         options = {"owner": f"model {model.name!r}", "loss": _LOSS, "rescues": rescues}
-        self._divided = Divided(traced, place, inputs, **options)
+        self._divided = Divided(traced, place, inputs, verification=verification, **options)
         self._note_scalars()
         self._stack = contextlib.ExitStack()
         self._stack.callback(self._divided.close)

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator
 from mtf_hetero._compat import tf
 from mtf_hetero.cluster import UnreachableWorkerError
 from mtf_hetero.importer.divided import Place
+from mtf_hetero.importer.verifying import Verification
 from mtf_hetero.keras._keras import keras
 from mtf_hetero.keras.course import Changes
-from mtf_hetero.keras.imported import Imported, find_traced, forget_traced
+from mtf_hetero.keras.imported import Imported, find_own, find_traced, forget_traced
 
 
 class Loop:
@@ -19,11 +20,18 @@ class Loop:
       place: returns where the model lies, as for Divided.
       stack: closes the session at its end.
       changes: as of Imported.
+      verification: of first steps.
     """
 
     def __init__(
-        self, model: keras.Model, place: Place, stack: contextlib.ExitStack, changes: Changes | None = None
+        self,
+        model: keras.Model,
+        place: Place,
+        stack: contextlib.ExitStack,
+        changes: Changes | None,
+        verification: Verification,
     ) -> None:
+        self._verification = verification
         self._model, self._place, self._stack, self._changes = model, place, stack, changes
         self._steps: Imported | None = None
         self._in_callbacks = False
@@ -34,6 +42,7 @@ class Loop:
         self._traced = find_traced(self._model, kinds)
         names = [f"{kind}_function" for kind in kinds]
         before = [getattr(self._model, name) for name in names]
+        self._verification.compare_with(find_own(self._model, dict(zip(kinds, before, strict=True))))
         for name, kind in zip(names, kinds, strict=True):
             setattr(self._model, name, getattr(self, kind))
         try:
@@ -81,7 +90,9 @@ class Loop:
         data = _present(data)
         try:
             if self._steps is None:
-                steps = Imported(self._model, self._traced, self._place, kind, data, spec, self._changes)
+                steps = Imported(
+                    self._model, self._traced, self._place, kind, data, spec, self._changes, self._verification
+                )
                 self._steps = self._stack.enter_context(steps)
             elif self._in_callbacks:
                 self._steps.take_changed()

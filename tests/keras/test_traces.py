@@ -1,5 +1,7 @@
 """A trace lives as long as Keras's: until `compile`, a step computes what it computed when it was traced."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from tiers import parametrize
 
 import mtf_hetero.keras
 from mtf_hetero import tf
-from mtf_hetero.keras import imported
+from mtf_hetero.keras import imported, loop
 
 DATA = images()
 OPTIONS = {"batch_size": 8, "shuffle": False, "verbose": 0}
@@ -103,6 +105,25 @@ def test_changes_between_two_fits_have_the_effect_that_they_have_in_keras(make, 
         for one, other in zip(found, expected, strict=True):
             same(one, other, 1e-9)
         same(ours, after, 1e-9)
+
+
+@pytest.mark.parametrize("place", [ONE, BATCH], ids=["one", "three"])
+@parametrize(("make", "change"), [(plain, freeze_a_layer), (weighted, weigh)], first=[(plain, freeze_a_layer)])
+def test_a_trace_that_is_newer_than_keras_s_is_found(monkeypatch, make, change, place):
+    """The check of the first step compares with Keras's own function, which is as old as Keras has it."""
+    with floatx(tf.float64):
+        model = make_model(make)
+        fit = functools.partial(mtf_hetero.keras.fit, model, *DATA, **OPTIONS, **place, verify=True)
+        fit()
+        change(model)
+        fit()  # as in Keras
+        before = state(model)
+        monkeypatch.setattr(loop, "find_traced", lambda model, kinds: imported._new_traced(model))
+        with pytest.raises(
+            mtf_hetero.StepDiffersError, match="the trace of this step and that of model .* in Keras are"
+        ):
+            fit()
+        same(state(model), before, 0)
 
 
 def test_traces_are_kept_until_compile_and_hold_no_session():
