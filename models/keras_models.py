@@ -10,6 +10,7 @@ from mtf_hetero import mtf
 from mtf_hetero.cli.train.tasks import Classification, Regression, Segmentation, Task
 from mtf_hetero.keras import networks
 from mtf_hetero.keras.builder import Builder
+from mtf_hetero.keras.first_step import FirstStep
 from mtf_hetero.keras.twin import Twin
 from mtf_hetero.models.registry import PREFIX, Model
 
@@ -159,7 +160,16 @@ def _fit(
     normalises = networks.normalises(model)
     if normalises:
         notes = (f"{name} normalizes its {unit} itself, and gets them as they are stored", *notes)
-    made = Model(network, shape, output[-1], facts.parameters, task, twin=network.twin, notes=notes)
+    made = Model(
+        network,
+        shape,
+        output[-1],
+        facts.parameters,
+        task,
+        twin=network.twin,
+        notes=notes,
+        check=functools.partial(FirstStep, builder),
+    )
     return dataclasses.replace(made, initial=lambda: network.twin().values(), normalises=normalises)
 
 

@@ -15,6 +15,7 @@ from mtf_hetero.models import alexnet, cosmoflow, lenet, marques, paper, resnet,
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+    from mtf_hetero.keras.first_step import FirstStep
     from mtf_hetero.keras.twin import Twin
 
 SUFFIX, PREFIX = ".keras", "keras:"  # in names of Keras models
@@ -49,6 +50,8 @@ class Model:
       initial: returns {variable: array}, the initial values; None: `build` has them.
       normalises: whether the network itself normalises stored images.
       notes: lines for the user who trains it.
+      check: returns what makes the hooks that compare a training's first step with Keras, given --verify, the number of
+        steps, and whether to print the result. None: the network is mtf's own.
     """
 
     build: Callable[..., mtf.Tensor]
@@ -63,6 +66,7 @@ class Model:
     initial: Callable[[], Mapping[str, np.ndarray]] | None = None
     normalises: bool = False
     notes: tuple[str, ...] = ()
+    check: "Callable[..., FirstStep] | None" = None
 
     def fitted(self, image_shape: Sequence[int] | None = None, count: int | None = None) -> "Model":
         """Return the network for these images, and so many classes or targets; None: the usual.

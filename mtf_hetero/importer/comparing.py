@@ -8,6 +8,7 @@ in doubt, TensorFlow takes the step again from values that differ in their last 
 import dataclasses
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -32,12 +33,12 @@ class Side:
     """A step as one side computed it.
 
     Args:
-      results: of the step.
-      after: {name of a variable: its value after the step}.
+      results: of the step; None: one is not known.
+      after: {name of a variable: its value after the step}, as far as it is known.
       strays: name and value after the step of each variable that does not belong to the step on the devices.
     """
 
-    results: Arrays
+    results: Sequence[np.ndarray | None]
     after: Mapping[str, np.ndarray]
     strays: Sequence[tuple[str, np.ndarray]] = ()
 
@@ -49,23 +50,29 @@ class Devices:
     Args:
       program: the step.
       drawn: ids of the tf.Variables that have states of random operations, which TensorFlow keeps elsewhere.
-      take: takes the step; returns its results.
-      read: returns {name of a variable: value}, of all on the devices.
-      push: gives the devices the values of the tf.Variables.
       observe: given tensors of the traced graph, takes the step again, from the values that the tf.Variables have;
-        returns the program with those tensors that it has among its results, and the results.
+        returns the program with those tensors that it has among its results, and the results. None: it cannot.
       on_workers: whether a device is another machine's, from which the variables come over the network.
       on_gpu: whether a device is a GPU, which computes products of float32 from fewer digits: TensorFloat-32 has 10.
     """
 
     program: Program
-    drawn: Collection[int]
-    take: Callable[[], Arrays]
-    read: Callable[[], Mapping[str, np.ndarray]]
-    push: Callable[[], None]
-    observe: Callable[[Sequence[tf.Tensor]], tuple[Program, Arrays]]
+    drawn: Collection[int] = ()
+    observe: Callable[[Sequence[tf.Tensor]], tuple[Program, Arrays]] | None = None
     on_workers: bool = False
     on_gpu: bool = False
+
+
+class Holder(Protocol):
+    """Holds the variables of a step on devices."""
+
+    def read_values(self) -> Mapping[str, np.ndarray]:
+        """Return {name of a variable: value}."""
+        ...
+
+    def push(self) -> None:
+        """Give the devices the values of the tf.Variables."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,9 +90,9 @@ class Own:
     variables: Callable[[], Sequence[tf.Variable]]
 
 
-def read_state(devices: Devices) -> dict[str, np.ndarray]:
-    """Return the values of all variables of the step, wherever they lie."""
-    program, found = devices.program, devices.read()
+def read_state(program: Program, holder: Holder) -> dict[str, np.ndarray]:
+    """Return the values of all variables of a step, wherever they lie."""
+    found = holder.read_values()
     shapes = {v.before.name: tuple(v.variable.shape) for v in program.variables}
     here = {v.before.name: v.variable.numpy() for v in program.hosted}
     return {name: np.array(found[name]).reshape(shape) for name, shape in shapes.items()} | here
@@ -102,9 +109,9 @@ class Comparison:
     """
 
     def __init__(
-        self, devices: Devices, before: Mapping[str, np.ndarray], inputs: Sequence[object], own: Own | None
+        self, devices: Devices, before: Mapping[str, np.ndarray], inputs: Sequence[object], own: Own | None = None
     ) -> None:
-        self._devices, self._before, self._structure, self._own = devices, before, inputs, own
+        self.devices, self._before, self._structure, self._own = devices, before, inputs, own
         self._inputs = [x for x in tf.nest.flatten(inputs, expand_composites=True) if hasattr(x, "dtype")]
         self._program = devices.program
         every = [*self._program.variables, *self._program.hosted]
@@ -161,14 +168,14 @@ class Comparison:
         dtype = tf.as_dtype(array.dtype)
         if not (dtype.is_floating or dtype.is_complex):
             return 0.0
-        if self._devices.on_gpu and dtype.real_dtype == tf.float32:
+        if self.devices.on_gpu and dtype.real_dtype == tf.float32:
             return _EPS[tf.float16]
         return _EPS.get(dtype.real_dtype, 0.25)
 
-    def restore(self) -> None:
+    def restore(self, holder: Holder) -> None:
         """Give all variables the values from before the step."""
         with self._state(0):
-            self._devices.push()
+            holder.push()
         for v in self._program.hosted:
             v.variable.assign(self._before[v.before.name])
 
@@ -195,7 +202,7 @@ class Comparison:
         if all(pair.distance <= pair.bound for pair in pairs):
             return None
         plain = self.step()
-        others = [self._pairs(self.step(number), plain) for number in range(1, _AGAIN + 1)]
+        others = [self._pairs(_like(found, self.step(number)), plain) for number in range(1, _AGAIN + 1)]
         bounds = [max(p.bound, *(_NOISE * other.distance for other in o)) for p, *o in zip(pairs, *others, strict=True)]
         wrong = [
             dataclasses.replace(pair, bound=bound)
@@ -205,14 +212,15 @@ class Comparison:
         return max(wrong, key=lambda pair: pair.distance / (pair.bound or 1.0), default=None)
 
     def _pairs(self, found: Side, expected: Side) -> list["_Pair"]:
+        """Return the tensors that both sides have."""
         pairs = []
         for number, value in enumerate(self._program.results):
-            if value not in self._unknown:
-                one, other = found.results[number], expected.results[number]
+            one, other = found.results[number], expected.results[number]
+            if value not in self._unknown and one is not None and other is not None:
                 pairs.append(self._pair(f"result {number}", value, one, other, np.zeros_like(other)))
         for v in self._variables:
-            if v.after not in self._unknown:
-                name = v.before.name
+            name = v.before.name
+            if v.after not in self._unknown and name in found.after:
                 values = found.after[name], expected.after[name], self._before[name]
                 pairs.append(self._pair(f"variable {name!r}", v.after, *values))
         return pairs
@@ -226,6 +234,14 @@ class Comparison:
 
     def _parting(self, worst: "_Pair") -> str:
         """Return in words the first operation of the trace at which both sides part."""
+        found = "" if self.devices.observe is None else self._find_parting(self.devices.observe)
+        if found:
+            return f"they part at operation {found}"
+        maker = next((op for op in self._program.operations if worst.value in op.outputs), None)
+        return "no single operation explains it" + (f"; {maker.type} ({maker.line}) makes it" if maker else "")
+
+    def _find_parting(self, observe: Callable[[Sequence[tf.Tensor]], tuple[Program, Arrays]]) -> str:
+        """Return the first operation of the trace at which both sides part, and the user's line; "" if none does."""
         tensors = [
             tensor
             for node in self._program.concrete.graph.get_operations()
@@ -234,19 +250,18 @@ class Comparison:
             if tensor.dtype.is_floating or tensor.dtype.is_integer or tensor.dtype.is_complex or tensor.dtype.is_bool
         ]
         with self._state(0):
-            program, results = self._devices.observe(tensors)
+            program, results = observe(tensors)
         observed = program.observed
         found, values = results[-len(observed) :], program.results[-len(observed) :]
-        unknown = _list_random(program, self._devices.drawn)
+        unknown = _list_random(program, self.devices.drawn)
         expected, *others = [self._fetch(observed, number) for number in range(_AGAIN + 1)]
         for number, tensor in enumerate(observed):
             one, other = found[number], expected[number]
             pair = self._pair(tensor.name, values[number], one, other, np.zeros_like(other))
             noise = max(_distance(again[number], other) for again in others)
             if values[number] not in unknown and pair.distance > max(pair.bound, _NOISE * noise):
-                return f"they part at operation {tensor.op.type} {tensor.op.name!r} ({user_line(tensor.op)})"
-        maker = next((op for op in self._program.operations if worst.value in op.outputs), None)
-        return "no single operation explains it" + (f"; {maker.type} ({maker.line}) makes it" if maker else "")
+                return f"{tensor.op.type} {tensor.op.name!r} ({user_line(tensor.op)})"
+        return ""
 
     def _fetch(self, tensors: Sequence[tf.Tensor], number: int) -> Arrays:
         """Return tensors of the traced graph, as TensorFlow computes them."""
@@ -264,7 +279,7 @@ class Comparison:
         variables = sum(v.after in self._unknown for v in self._variables)
         if not results + variables:
             return ""
-        states = {v.before for v in self._program.variables if id(v.variable) in self._devices.drawn}
+        states = {v.before for v in self._program.variables if id(v.variable) in self.devices.drawn}
         drawing = (op for op in self._program.operations if _draws(op) or not states.isdisjoint(op.inputs))
         lines = sorted({op.line for op in drawing})
         return (
@@ -298,6 +313,12 @@ class _Pair:
 
     def __str__(self) -> str:
         return f"{self.name} is off by {self.distance:.3g}, where rounding explains {self.bound:.1g}"
+
+
+def _like(found: Side, other: Side) -> Side:
+    """Return a side without what another one does not know."""
+    results = [None if x is None else y for x, y in zip(found.results, other.results, strict=True)]
+    return Side(results, {name: array for name, array in other.after.items() if name in found.after})
 
 
 class _State:

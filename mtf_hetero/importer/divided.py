@@ -124,8 +124,8 @@ class Divided:
         assert self._session.placement is not None
         on_gpu = any("gpu" in device.lower() for device in self._session.placement.devices)
         where = {"on_workers": self._session.has_workers, "on_gpu": on_gpu}
-        side = Devices(program, self._traced.drawn, take, self.read_values, self.push, observe, **where)
-        return program, self._verification.take(key, side, inputs)
+        devices = Devices(program, self._traced.drawn, observe, **where)
+        return program, self._verification.take(key, devices, inputs, take, self)
 
     def _run(self, lowered: _Lowered, leaves: Sequence[Any], trace: Trace) -> list[np.ndarray]:
         """Run one step on inputs, flat; returns its results, flat."""

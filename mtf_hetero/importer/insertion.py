@@ -134,6 +134,8 @@ class Inserted:
     Attributes:
       axes: {name of a variable: its dimensions}.
       tensors: {number of an input, or reference of a tf.Variable: its mtf.Tensor}.
+      step: outputs and gradients, once the gradients were asked for.
+      moved: {reference of a tf.Variable: its new value}, once the updates were asked for.
     """
 
     def __init__(
@@ -144,12 +146,14 @@ class Inserted:
         make: Make,
         known: Mapping[str, inference.Axes],
     ) -> None:
-        self._source, program = source, source.program
+        self.source, program = source, source.program
         alike = [(seed, program.results[i]) for i, seed in (source.seeds or {}).items()]
         names = inference.infer(program, known, _distinct([axes for _, axes in inputs]), alike)
         self._emitter = Emitter(program, names, mesh, rules.emit)
         self.axes = {v.before.name: plain(self._emitter.axes(v.before)) for v in program.variables}
         self.tensors: dict[Hashable, mtf.Tensor] = {}
+        self.step: Differentiated | None = None
+        self.moved: dict[Hashable, mtf.Tensor] = {}
         self._values: dict[Hashable, Value] = {}
         for i, (tensor, _) in enumerate(inputs):
             self._put(i, program.feeds[i], tensor)
@@ -163,27 +167,42 @@ class Inserted:
 
     def emit(self, values: Sequence[Value]) -> list[tuple[mtf.Tensor, Axes]]:
         """Return the tensors and the axes of values, with the operations that they need in the program's order."""
-        for op in self._source.program.list_ancestors(values):
+        for op in self.source.program.list_ancestors(values):
             self._emitter.emit(op)
         axes = [self._emitter.axes(value) for value in values]
         return [(self._emitter.laid(v, a), a) for v, a in zip(values, axes, strict=True)]
 
     def updates(self) -> list[tuple[Variable, mtf.Tensor]]:
         """Return each variable that the function writes, and its new value."""
-        program = self._source.program
+        program = self.source.program
         self.emit([v.after for v in program.variables if v.after is not v.before])
-        return [(program.variables[number], tensor) for number, tensor in written_variables(self._emitter, program)]
+        found = [(program.variables[number], tensor) for number, tensor in written_variables(self._emitter, program)]
+        self.moved = {v.variable.ref(): tensor for v, tensor in found}
+        return found
 
     def gradients(self, seeds: Mapping[int, tuple[mtf.Tensor, Axes]]) -> dict[Hashable, mtf.Tensor]:
         """Return the gradients of inputs and variables, from a tensor and its axes for each output that has one."""
         for i, (tensor, axes) in seeds.items():
-            self._emitter.put((self._source.seeds or {})[i], tensor, axes)
-        self.emit(list(self._source.gradients.values()))
+            self._emitter.put((self.source.seeds or {})[i], tensor, axes)
+        self.emit(list(self.source.gradients.values()))
         gradients = {}
-        for key, value in self._source.gradients.items():
+        for key, value in self.source.gradients.items():
             axes = self._emitter.axes(self._values[key])
             gradients[key] = with_dims(self._emitter.laid(value, axes), self.tensors[key].shape.dims)
         return gradients
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Differentiated:
+    """The values of a function and of its gradients in a graph.
+
+    Args:
+      source: the function with gradients.
+      values: {value of the program: its mtf.Tensor}: feeds, variables before, results, and variables after.
+    """
+
+    source: Source
+    values: Mapping[Value, mtf.Tensor]
 
 
 def insert(
@@ -221,10 +240,39 @@ def insert(
                 if y.dtype.is_floating
             }
         )
+        inserted.step = _record(of, inserted, outputs, dys, found)
         return [found.get(key) for key in tensors]
 
     made = InsertedOperation(list(tensors.values()), [y for y, _ in outputs], gradient, name).outputs
     return [(y, of_y) for y, (_, of_y) in zip(made, outputs, strict=True)], inserted
+
+
+def _record(
+    of: Inserted,
+    inserted: Inserted,
+    outputs: Sequence[tuple[mtf.Tensor, Axes]],
+    dys: Sequence[mtf.Tensor | None],
+    gradients: Mapping[Hashable, mtf.Tensor],
+) -> Differentiated:
+    """Return what was inserted as values of the program with gradients.
+
+    Args:
+      of: the program with gradients.
+      inserted: the program whose outputs, inputs and variables are in the graph.
+      outputs: the outputs.
+      dys: their gradients.
+      gradients: {number of an input, or reference of a tf.Variable: its gradient}.
+    """
+    source, program = of.source, of.source.program
+    values = {program.feeds[key]: tensor for key, tensor in inserted.tensors.items() if isinstance(key, int)}
+    values |= {v.before: inserted.tensors[v.variable.ref()] for v in program.variables}
+    values |= {
+        v.after: inserted.moved[v.variable.ref()] for v in program.variables if v.variable.ref() in inserted.moved
+    }
+    values |= {seed: dy for i, seed in (source.seeds or {}).items() if (dy := dys[i]) is not None}
+    values |= {value: gradients[key] for key, value in source.gradients.items() if key in gradients}
+    values |= {value: y for value, (y, _) in zip(program.results, outputs, strict=False)}
+    return Differentiated(source, values)
 
 
 def _distinct(inputs: Sequence[Axes]) -> list[inference.Axes]:

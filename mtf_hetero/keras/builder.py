@@ -12,7 +12,7 @@ from mtf_hetero._compat import eagerly, mtf, tf
 from mtf_hetero._support.ops import zeros
 from mtf_hetero.importer import inference, insertion
 from mtf_hetero.importer.emitter import Axes
-from mtf_hetero.importer.insertion import Source
+from mtf_hetero.importer.insertion import Differentiated, Inserted, Source
 from mtf_hetero.importer.program import Value, Variable
 from mtf_hetero.keras import endings, weights
 from mtf_hetero.keras._keras import keras
@@ -53,6 +53,7 @@ class Builder:
         self._starts, self._logits = starts, logits
         self._traced: dict[Hashable, Source] = {}
         self._axes: dict[str, inference.Axes] = {}  # of variables, which all graphs share
+        self._inserted: weakref.WeakKeyDictionary[mtf.Graph, Inserted] = weakref.WeakKeyDictionary()  # its last call
         self._owned: weakref.WeakKeyDictionary[mtf.Graph, set[str]] = weakref.WeakKeyDictionary()
         self._arrays = {id(variable): np.asarray(variable.numpy()) for variable in model.variables if starts}
 
@@ -81,10 +82,15 @@ class Builder:
         make, again = functools.partial(self._variable, mesh, of_keras), lambda: self._differentiated(traced.forward)
         found, inserted = insertion.insert(traced, again, given, make, self._axes, self.model.name)
         self._axes |= inserted.axes
+        self._inserted[mesh.graph] = inserted
         for variable, moved in inserted.updates():
             _update(mesh.graph, variable, moved)
         outputs = [_output(y, axes, batch, f"output{i}") for i, (y, axes) in enumerate(found)]
         return keras.tree.pack_sequence_as(traced.forward.structured_outputs, outputs)
+
+    def differentiated(self, graph: mtf.Graph) -> Differentiated | None:
+        """Return the model's last call in a graph with its gradients; None: these were not asked for."""
+        return self._inserted[graph].step if graph in self._inserted else None
 
     def _trace(self, structure: object, given: Sequence[tuple[mtf.Tensor, Axes]], training: bool | None) -> Source:
         """Return the model as it is traced for inputs of these sizes and types."""

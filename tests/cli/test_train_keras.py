@@ -11,6 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+from import_oracle import begins_of_old
 from keras import layers
 from serving import run_signature
 from tiny_keras import tiny
@@ -21,6 +22,7 @@ from mtf_hetero.cli import plan
 from mtf_hetero.cli.after import evaluate, export, predict
 from mtf_hetero.data import mnist5k
 from mtf_hetero.data.source import source_of_arrays
+from mtf_hetero.importer import pieces
 
 pytestmark = pytest.mark.xdist_group("train keras")  # one training
 OTHER = {"devices": "cpu:0,cpu:1", "layout": "batch", "list_speed": "2,1"}
@@ -65,6 +67,27 @@ def test_what_is_trained(trained):
     recorded = json.loads((directory / "network.json").read_text())
     assert (recorded["model"], recorded["dataset"]) == (f"{directory.parent}/my.keras", "mnist5k")
     assert recorded["images"]["image_shape"] == [28, 28, 1] and recorded["images"]["classes"] == 10
+
+
+def test_the_first_step_is_compared_with_keras(tmp_path, monkeypatch, capsys):
+    """A model with dropout, batch norm and slices that are turned is exact; a slice that is read wrong ends the run."""
+    inputs = keras.Input((28, 28, 1))
+    h = layers.BatchNormalization()(layers.Conv2D(6, 3, strides=4, activation="relu")(inputs))
+    joined = keras.ops.concatenate([h, 2 * layers.Dropout(0.3)(h)], 0)[:, ::-1]
+    one, other = keras.ops.split(joined, 2, axis=0)
+    keras.Model(inputs, layers.Dense(10)(layers.Flatten()(one * other))).save(tmp_path / "my.keras")
+    options = FAST | {"model": tmp_path / "my.keras", "max_steps": 2, "verify": "on", "list_speed": "3,2,1"}
+    assert run(**options | {"model_dir": tmp_path / "run"}) == 0
+    assert "first step equals TensorFlow's, " in capsys.readouterr().out
+    monkeypatch.setattr(pieces, "_begin", begins_of_old)
+    assert run(**options | {"model_dir": tmp_path / "other"}) == 1
+    error = capsys.readouterr().err
+    assert "the first step differs from TensorFlow's: result" in error
+    assert error.rstrip().endswith(
+        "please report this with the program, and use --verify=off to train without the check"
+    )
+    assert [path.name for path in (tmp_path / "other").glob("*.index")] == ["model.ckpt-0.index"]
+    assert run(**options | {"model_dir": tmp_path / "other", "verify": "off"}) == 0
 
 
 @pytest.mark.full

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from import_oracle import BATCH, ONE
+from import_oracle import BATCH, ONE, begins_of_old
 
 import mtf_hetero
 from mtf_hetero import tf
@@ -41,13 +41,6 @@ def test_an_exact_step_passes(place, dtype):
     assert mtf_hetero.verify(step, inputs, **place).startswith("first step equals TensorFlow's, ")
     for variable, value in zip(variables, before, strict=True):
         np.testing.assert_array_equal(variable.numpy(), value)
-
-
-def begins_of_old(op, large):
-    """Take an axis of the same size for the same axis, as slices were once read."""
-    first, *others = pieces.strided_ranges(op, large)
-    is_part = first.is_kept and not first.is_new and first.step == 1
-    return first.begin if is_part and all(each.size == each.extent for each in others) else None
 
 
 @pytest.mark.user_lines

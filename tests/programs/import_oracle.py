@@ -11,6 +11,7 @@ import oracle
 
 import mtf_hetero
 from mtf_hetero import tf
+from mtf_hetero.importer import pieces
 
 ONE = {"devices": "cpu:0", "layout": "batch"}
 DEVICES = ",".join(oracle.DEVICES) or "cpu:0,cpu:1,cpu:2"
@@ -120,3 +121,10 @@ def ids(*, count: int = 14, length: int = 6) -> list[tuple[Any, ...]]:
         (rng.integers(0, 11, (count, length)).astype("int32"), rng.integers(0, 5, count).astype("int32"))
         for _ in range(STEPS)
     ]
+
+
+def begins_of_old(op, large):
+    """Return where a slice begins as it was once read, with a fault: an axis backwards counts as that axis."""
+    first, *others = pieces.strided_ranges(op, large)
+    is_part = first.is_kept and not first.is_new and first.step == 1
+    return first.begin if is_part and all(each.size == each.extent for each in others) else None

@@ -15,7 +15,7 @@ from mtf_hetero.placement.request import AUTO, HYBRID, Request
 OPTIMIZERS = ("adafactor", "adam", "momentum", "sgd")
 SCHEDULES = ("constant", "cosine", "linear")
 WIRE_DTYPES = ("bfloat16", "float16")
-FOREVER, OFF = "forever", "off"
+FOREVER, ON, OFF = "forever", "on", "off"
 SPATIAL = "spatial"
 _PLACED = (  # the fields of a Request
     *("layout", "list_speed", "mesh_shape", "devices", "workers", "port", "local_cluster"),
@@ -185,6 +185,12 @@ class Config:
         f"and that it is worth the pause. {AUTO}: as soon as that is so. Seconds: at most as often. {OFF}: never.",
     )
     min_workers: int = _flag(1, "Wait for lost workers for ever if fewer workers than these are left.", kind=_POSITIVE)
+    verify: str = _flag(
+        AUTO,
+        "For a Keras model: compare what it gives in the first step, and its gradients, with Keras on this host. "
+        f"{AUTO}: if that costs less than 5 % of the training, or 5 seconds. {ON}: always. {OFF}: never.",
+        kind=Text((AUTO, ON, OFF)),
+    )
     wire_dtype: str | None = _flag(
         None,
         f"{' or '.join(WIRE_DTYPES)}: round numbers to this type where they are sent between devices. It halves the "

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Collection, Mapping
 from typing import Any
 
+import mtf_hetero
 from mtf_hetero import checkpoint as saver_lib
 from mtf_hetero import data
 from mtf_hetero._compat import tf
@@ -51,6 +52,9 @@ def train(run: Run) -> int:
         return LOST
     except saver_lib.WriteError as error:
         command_line.say(f"{error}; {run.how_to_resume()}")
+        return LOST
+    except mtf_hetero.StepDiffersError as error:
+        command_line.say(error)
         return LOST
     except NotImplementedError as error:  # the layout splits a dimension that an operation needs unsplit
         command_line.say(error)

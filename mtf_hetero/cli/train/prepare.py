@@ -56,7 +56,10 @@ def prepare(config: Config, stack: contextlib.ExitStack) -> Draft:
             left = _steps_left(draft, path)
             if missed := ", ".join(str(step) for step in config.trace_steps if step >= left):
                 notes = *notes, f"not traced: {missed}, for {left} steps are left"
-    return dataclasses.replace(draft, model_dir=model_dir, notes=notes)
+    check = None
+    if draft.model.check is not None and not config.dry_run and config.wire_dtype is None:  # which rounds
+        check = draft.model.check(config.verify, draft.total_steps, announces=not config.quiet)
+    return dataclasses.replace(draft, model_dir=model_dir, notes=notes, check=check)
 
 
 def restore(config: Config, stack: contextlib.ExitStack, checkpoint: str, *, reads_data: bool = True) -> Run:

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from mtf_hetero.graph.names import dimension_sizes
 from mtf_hetero.layout import Layout
 from mtf_hetero.lowering import names
 from mtf_hetero.mesh import initial_value_feed
+
+if TYPE_CHECKING:
+    from mtf_hetero.keras.first_step import FirstStep
 
 Given = tf.Tensor | tuple[tf.Tensor, ...]  # a tensor, or its slices on the processors
 BATCH = ("outer_batch", "batch")  # names of the batch's dimensions; a single one is "batch"
@@ -290,6 +293,7 @@ def model_fn(
     image_shape: Sequence[int] | None = None,
     wire_dtype: str | None = None,
     initial: Mapping[str, np.ndarray] | None = None,
+    check: "FirstStep | None" = None,
 ) -> EstimatorSpec:
     """Build the EstimatorSpec for mtf_hetero.Estimator, with keyword arguments bound before.
 
@@ -309,6 +313,7 @@ def model_fn(
       image_shape: sizes of the other dimensions of complete images; None: the sizes of the features.
       wire_dtype: as in mtf_hetero.UnevenMeshImpl, for training; the counts of a test exceed half precision.
       initial: {variable: array}, initial values; other variables start with the network's own.
+      check: makes hooks of training that compare its first step; None: nothing is compared.
     """
     sizes: Any = {"batch": batch, "image_shape": image_shape}
     if mode == ModeKeys.TRAIN:
@@ -324,7 +329,8 @@ def model_fn(
             train_op = tf.assign_add(tf.train.get_global_step(), 1).op  # last: the optimizer reads the step
         scaffold = None if not initial else tf.train.Scaffold(init_feed_dict=initial_value_feed(initial))
         loss = lowering.export_to_tf_tensor(built.loss)
-        return EstimatorSpec(mode, loss=loss, train_op=train_op, scaffold=scaffold)
+        hooks = [] if check is None else check(built.graph, lowering, devices)
+        return EstimatorSpec(mode, loss=loss, train_op=train_op, scaffold=scaffold, training_hooks=hooks)
     if mode == ModeKeys.PREDICT:
         outputs = build_outputs(features["image"], build, layout, devices, **sizes)
         return EstimatorSpec(mode, predictions=task.predictions(outputs))

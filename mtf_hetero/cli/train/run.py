@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support import tables
@@ -29,6 +29,9 @@ from mtf_hetero.planner.fitting import estimated
 from mtf_hetero.planner.plan import Plan
 from mtf_hetero.planner.planning import describe
 
+if TYPE_CHECKING:
+    from mtf_hetero.keras.first_step import FirstStep
+
 LOST = 1
 
 
@@ -53,6 +56,7 @@ class Draft:
       trains: whether the run trains, and waits for lost workers.
       members: the present workers; None: the user named none.
       placement: the split of the step; None: its devices are measured first.
+      check: of its first step; None: the network is mtf's own, or rounds what is sent.
     """
 
     config: Config
@@ -71,6 +75,7 @@ class Draft:
     trains: bool = True
     members: Members | None = None
     placement: Placement | None = None
+    check: "FirstStep | None" = None
 
     @property
     def total_steps(self) -> int:
@@ -149,6 +154,7 @@ class Run(Draft):
             image_shape=self.dataset.image_shape,
             wire_dtype=self.config.wire_dtype,
             initial=None if self.model.initial is None else self.model.initial(),
+            check=self.check,
         )
         return Estimator(model_fn, self.model_dir, run_config)
 
