@@ -2,7 +2,7 @@
 
 TensorFlow runs the traced function on this host. Both must agree within rounding. How much rounding may change a step
 depends on the step: the first update of Adam is the sign of a gradient, which may be noise. So where a difference is
-in doubt, TensorFlow takes the step again from values that differ in their last digit, and shows what that changes.
+in doubt, TensorFlow takes the step again from values that differ in their last digits, and shows what that changes.
 """
 
 import dataclasses
@@ -20,7 +20,8 @@ from mtf_hetero.importer.program import Operation, Program, Value, within
 Arrays = list[np.ndarray]
 
 _AGAIN = 3  # steps from other last digits
-_NOISE = 10.0  # times what these differ by is still rounding
+_NUDGE = 8.0  # times the relative distance of two numbers, by which values differ then
+_NOISE = 30.0  # times what these steps differ by is still rounding: sums in another order round more than their terms
 _EPS = {tf.float64: 2.0**-52, tf.float32: 2.0**-23, tf.float16: 2.0**-10, tf.bfloat16: 2.0**-7}  # others: 8 bits
 
 
@@ -158,11 +159,11 @@ class Comparison:
         return _State(variables, fed)
 
     def _nudged(self, array: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Return numbers whose last digit differs."""
+        """Return numbers whose last digits differ."""
         if array.dtype == object or not tf.as_dtype(array.dtype).is_floating:
             return array
-        eps = self._eps(array)
-        return (array * (1 + rng.choice([-eps, eps], array.shape))).astype(array.dtype)
+        by = _NUDGE * self._eps(array)
+        return (array * (1 + rng.choice([-by, by], array.shape))).astype(array.dtype)
 
     def _eps(self, array: np.ndarray) -> float:
         dtype = tf.as_dtype(array.dtype)
