@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from mtf_hetero._compat import tf
 from mtf_hetero._support.ops import attribute
-from mtf_hetero.importer import formulas, lists, preparing, structures
+from mtf_hetero.importer import failing, formulas, lists, preparing, structures
 from mtf_hetero.importer.nodes import is_stateful, refusal, user_line
 from mtf_hetero.importer.program import Block, Elements, Guard, Meaning, Operation, Value, literal, synthetic, within
 from mtf_hetero.importer.reader import Follow, Part, Reader, function_graph
@@ -157,7 +157,7 @@ def _stays(blocks: Sequence[Part], values: Sequence[Meaning]) -> bool:
     """Return whether a condition stays one: both branches must not be run, or that would be much work."""
     if any(leaf.elements is not None for value in values for leaf in structures.leaves(value)):
         return True
-    if any(op.is_stateful for block in blocks for op in within(block.operations)):
+    if any(op.is_stateful or failing.may_fail(op) for block in blocks for op in within(block.operations)):
         return True
     return max(sum(map(_work, block.operations)) for block in blocks) >= _LEAST_WORK
 
