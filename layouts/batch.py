@@ -26,6 +26,9 @@ def batch(
     states of examples do. Otherwise it is the first dimension of the largest imported tensor whose first dimension is
     in no variable. Its later names are split with it.
 
+    A step that reshapes its batch has it as a product of dimensions, batch_0 and batch_1. The recipe splits the first
+    of them that has a unit for each processor. It replicates a batch that is too small.
+
     Args:
       graph: mtf.Graph.
       mesh_shape: mesh axes and their sizes, "all:3".
@@ -33,7 +36,7 @@ def batch(
       axis: the mesh axis to split over; None: the first.
 
     Raises:
-      ValueError: the graph imports no batch, or the axis has more processors than the batch has examples.
+      ValueError: the graph imports no batch.
 
     Example:
       >>> batch(graph, mesh_shape="all:3", shares={"all": [70, 25, 5]}).split("batch", 200)
@@ -46,11 +49,25 @@ def batch(
         raise ValueError(
             "the graph has no batch, an input whose first dimension is in no variable; give rules, as in 'x/1:all'"
         )
-    name = max(shapes, key=lambda shape: (shape.dims[0].name == _BATCH, shape.size)).dims[0].name
-    rules.require(name)
+    largest = max(shapes, key=lambda shape: (shape.dims[0].name == _BATCH, shape.size))
+    factors = _leading_factors(largest)
+    name = next(filter(rules.is_large_enough, factors), factors[0])
     rules.add([name])
     _add_later_names(rules, graph, name)
     return rules.layout()
+
+
+def _leading_factors(shape: mtf.Shape) -> list[str]:
+    """Return the names of the dimensions of which the first axis is a product: "batch_0", "batch_1"; or the first name.
+
+    Example:
+      >>> _leading_factors(mtf.Shape([mtf.Dimension("batch_0", 2), mtf.Dimension("batch_1", 7)]))
+      ['batch_0', 'batch_1']
+    """
+    first, *others = (dim.name for dim in shape.dims)
+    base = first.removesuffix("_0")
+    numbered = (name for number, name in enumerate(others, 1) if base != first and name == f"{base}_{number}")
+    return [first, *numbered]
 
 
 def _add_later_names(rules: Rules, graph: mtf.Graph, name: str) -> None:

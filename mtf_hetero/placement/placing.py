@@ -265,6 +265,8 @@ def _make_layout(request: Request, graph: mtf.Graph, devices: Sequence[str]) -> 
 
 def _check_axes(request: Request, graph: mtf.Graph, layout: Layout) -> None:
     """Raise ValueError if a mesh axis splits nothing."""
+    words = request.layout
+    assert isinstance(words, str)
     axes = [axis for axis, count in layout.mesh_shape if count > 1]
     for axis in axes:
         if axis not in dict(layout.rules).values():
@@ -273,6 +275,8 @@ def _check_axes(request: Request, graph: mtf.Graph, layout: Layout) -> None:
                 f"{request.name('mesh_shape')}, or give rules that split a dimension over it"
             )
     _check_tensors(graph, layout)
+    if not request.are_flags and ":" not in words:  # the next batch may be large enough
+        return
     used = {layout.axis_name_of(mtf.Dimension(*dim)) for dim in split_dims(graph, layout)}
     for axis in axes:
         if axis not in used:

@@ -47,7 +47,7 @@ ON_THREE = [  # devices
     ({"layout": "conv1:filters:all"}, "is not a pair"),
     ({"batch_size": 0}, "--batch_size is 0; it must be a whole number, 1 or more"),
     ({"batch_size": 5000}, "--batch_size is 5000, but mnist5k has 4000 training images"),
-    ({"batch_size": 2, "layout": "batch"}, "'batch' of size 2 cannot be split over the 3 processors"),
+    ({"batch_size": 2, "layout": "batch"}, "'batch' cannot be split over the 3 processors"),
     ({"train_epochs": -1}, "--train_epochs is -1"),
     ({"learning_rate": 0}, "--learning_rate is 0.0; it must be a number, greater than zero"),
     ({"learning_rate_schedule": "step"}, "--learning_rate_schedule is 'step'; it must be one of constant, cosine"),
