@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import sys
 
 import numpy as np
 import pytest
@@ -10,7 +9,6 @@ from sklearn import metrics as reference
 
 import mtf_hetero
 from mtf_hetero import Layout, mtf, tf
-from mtf_hetero._support import figures
 from mtf_hetero.cli.after import confusion, evaluate, results
 from mtf_hetero.cli.train.tasks import COUNTS, Classification, Regression, Segmentation
 
@@ -174,12 +172,6 @@ def test_a_picture_of_each_kind(kind, first, tmp_path):
     assert data.startswith(first)
     if kind == "png":
         assert int.from_bytes(data[16:20]) == 800
-
-
-def test_without_matplotlib_the_extra_is_named(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(ValueError, match="--confusion_matrix needs the package matplotlib; pip install"):
-        figures.check_output(confusion.FLAG, str(tmp_path / "c.png"))
 
 
 @pytest.mark.parametrize(("count", "numbers", "names"), [(10, 10, 10), (30, 0, 30), (120, 0, 0)])

@@ -6,7 +6,6 @@ import math
 
 import pytest
 from dense_steps import step
-from tiers import parametrize
 
 from mtf_hetero import tf
 from mtf_hetero.cli.plan import build_step
@@ -183,31 +182,6 @@ def test_a_plan_of_many_names_all_of_them():
 def test_sizes_of_many_are_told_together():
     assert show.sizes_text((5,) * 6 + (4,) * 26 + (0,) * 32) == "32 x 4 to 5+32 x 0"
     assert show.sizes_text((40, 20)) == "40+20" and show.sizes_text((64,) * 4) == "4 x 64"
-
-
-KNOWN = [  # (network, devices of each kind, the seconds and the sizes of what was split)
-    (
-        lambda: step(batch=4096, inputs=512, units=(512, 300))[0],
-        (2, 2),
-        0.0008981967253333332,
-        {(1318, 1317, 730, 731)},
-    ),
-    (
-        lambda: build_step(MODELS["paper_cifar"], 128, "momentum"),
-        (1, 1, 1),
-        0.017574701946666667,
-        {(2, 0, 0), (10, 0, 0), (78, 38, 12), (128, 0, 0), (256, 0, 0), (296, 140, 44)},
-    ),
-]
-
-
-@parametrize(("build", "counts", "seconds", "sizes"), KNOWN, first=KNOWN[1:])
-def test_plans_for_few_devices_are_what_they_were(build, counts, seconds, sizes):
-    """With each device priced by itself: found so, on the same graphs and devices."""
-    with tf.Graph().as_default():
-        plan = find(build(), make_machines(*counts))
-    assert plan.seconds == pytest.approx(seconds, rel=1e-12)
-    assert {of_name for _, of_name in plan.layout.sizes} == sizes
 
 
 def test_slices_and_amounts_of_all_processors_are_those_of_each():

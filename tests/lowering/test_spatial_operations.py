@@ -132,13 +132,6 @@ def test_overlapping_pools(extent, layout, some, options):
     check(build, layout, **options)
 
 
-def test_overlapping_pools_3d():
-    def build(feed):
-        return pooled(feed("x", [B, mtf.Dimension("d", 13), W, mtf.Dimension("v", 3), C]), POOLS[::5])
-
-    check(build, over(5, "d:x"), dtype=tf.float32, **ONCE)
-
-
 @pytest.mark.parametrize("kind", ["conv", "transposed", "max", "avg", "avg gradient"])
 def test_a_step_leaves_constants_as_they_are(kind):
     """Halos are added in place. What follows from constants TensorFlow computes once: it must not change."""

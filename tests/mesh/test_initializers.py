@@ -198,25 +198,6 @@ def test_replicas_follow_a_restore_in_the_same_session(last, tmp_path):
             np.testing.assert_array_equal(value, whole)
 
 
-@parametrize("name", ["grouped", "local, global", "each master"], first=["grouped"])
-def test_a_graph_that_is_lowered_twice(name):
-    """On two layouts: the slices of the second are replicas of those of the first."""
-    layouts = [LAYOUTS["partly"], LAYOUTS["empty"], LAYOUTS["replicated"]]
-    with tf.Graph().as_default(), tf.Session(config=session_config(layouts[0])) as session:
-        program = Program(cpu_mesh_impl(layouts[0]))
-        (mesh,) = {v.mesh for v in program.variables}
-        others = []
-        for layout in layouts[1:]:
-            mesh_impl = cpu_mesh_impl(layout)
-            lowering = mtf_hetero.Lowering(program.variables[0].graph, {mesh: mesh_impl})
-            others.append([lowering.export_to_tf_tensor(v.outputs[0]) for v in program.variables])
-        program.initialize, program.local = tf.global_variables_initializer(), tf.local_variables_initializer()
-        check_twice(WAYS[name], program, session)
-        for expected, *found in zip(program.values(session), *session.run(others), strict=True):
-            for value in found:
-                np.testing.assert_array_equal(value, expected)
-
-
 @on_workers
 @parametrize("name", ["grouped", "in one run, all"], first=["grouped"])
 def test_initializers_on_workers(name, workers):

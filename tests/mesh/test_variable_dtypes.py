@@ -185,32 +185,6 @@ def test_a_checkpoint_of_another_type_is_refused_in_one_line(tmp_path):
         restore(mtf.VariableDType(), cpu_mesh_impl(LAYOUTS["six"]), path, SAVERS["slices"])
 
 
-def _model_fn(features, labels, mode, params):
-    """The step of a Program; the loss is the sum of the scalar."""
-    del features, labels
-    program = Program(DTYPES["mixed"], params["mesh_impl"])
-    (loss,) = (slices[0] for name, (_, slices) in program.slices.items() if name == "s")
-    with tf.control_dependencies([program.step]):
-        train_op = tf.train.get_global_step().assign_add(1)
-    return mtf_hetero.EstimatorSpec(mode, loss=tf.cast(loss, tf.float32), train_op=train_op)
-
-
-@parametrize("layout", ["empty", "six"], first=["empty"])
-def test_an_estimator_reads_and_writes_them(layout, tmp_path):
-    dtype, mesh_impl = DTYPES["mixed"], cpu_mesh_impl(LAYOUTS[layout])
-    trained, path = save(dtype, stock(), str(tmp_path / "model.ckpt-0"))
-    config = mtf_hetero.RunConfig(session_config=tf.ConfigProto(device_count={"CPU": mesh_impl.size}))
-    estimator = mtf_hetero.Estimator(_model_fn, str(tmp_path), config, {"mesh_impl": mesh_impl})
-    estimator.train(lambda: tf.data.Dataset.from_tensors((0.0, 0.0)).repeat(), steps=1)
-    latest = estimator.latest_checkpoint()
-    assert latest != path
-    start = rounded(trained, dtype)
-    expected = {name: value.astype(np.float32) + np.float32(1) / np.float32(3) for name, value in start.items()}
-    found = restore(dtype, stock(), latest)
-    for name, value in expected.items():
-        np.testing.assert_allclose(found[name], value, rtol=0.01, atol=1e-6, err_msg=name)
-
-
 def test_an_exported_model_has_variables_of_the_type_that_it_computes_with(tmp_path):
     dtype, mesh_impl = DTYPES["mixed"], cpu_mesh_impl(LAYOUTS["six"])
     trained, path = save(dtype, mesh_impl, str(tmp_path / "model"))

@@ -192,23 +192,6 @@ def averaged(program):
     return run(program, lambda: cpu_mesh_impl(Layout("x:1", "")), tf.float32, averages=True, exports=False)
 
 
-TRAINED = {"three": cosmoflow_program(16, batch_norm=True), "depth and height": unet_program((12, 6, 4))}
-
-
-@parametrize("mesh", TRAINED, first=["three"])
-def test_moving_averages_are_those_of_one_device(mesh):
-    program = TRAINED[mesh]
-    options = {"tolerance": MODEL_TOLERANCE_FLOAT32, "averages": True, **ONCE}
-    check(program, spatial(program, *MESHES[mesh]), dtype=tf.float32, reference=averaged(program), **options)
-
-
-@pytest.mark.full
-def test_larger_cubes():
-    filters = (2, 3, 2, 3, 2, 3, 2)
-    program = cosmoflow_program(32, batch=1, batch_norm=True, filters=filters, strided=4)
-    check(program, spatial(program, *MESHES["eight"]), dtype=tf.float32, tolerance=MODEL_TOLERANCE_FLOAT32, **ONCE)
-
-
 RECOMPUTED = {
     "cosmoflow": (functools.partial(cosmoflow_program, 16, batch_norm=True), ("conv1", "conv3")),
     "cosmoflow without batch norm": (functools.partial(cosmoflow_program, 16), ("all",)),
