@@ -164,14 +164,11 @@ def test_json_has_a_line_for_each_row():
     assert text.endswith('  "rows": [\n    [1, 2]\n  ]\n}\n')
 
 
-@pytest.mark.parametrize(("kind", "first"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")])
-def test_a_picture_of_each_kind(kind, first, tmp_path):
+def test_a_picture(tmp_path):
     matrix = np.array([[8, 2, 0], [1, 3, 1], [0, 0, 0]])
-    confusion.draw(matrix, ("cat", "dog", "bird"), tmp_path / f"c.{kind}", title="lenet")
-    data = (tmp_path / f"c.{kind}").read_bytes()
-    assert data.startswith(first)
-    if kind == "png":
-        assert int.from_bytes(data[16:20]) == 800
+    confusion.draw(matrix, ("cat", "dog", "bird"), tmp_path / "c.png", title="lenet")
+    data = (tmp_path / "c.png").read_bytes()
+    assert data.startswith(b"\x89PNG") and int.from_bytes(data[16:20]) == 800
 
 
 @pytest.mark.parametrize(("count", "numbers", "names"), [(10, 10, 10), (30, 0, 30), (120, 0, 0)])

@@ -260,11 +260,6 @@ def test_a_model_with_other_variables_is_refused(tmp_path):
         estimator("batch", tmp_path).train(input_fn, [moves(elastic, {2: other})], max_steps=6, elastic=elastic)
 
 
-def test_min_workers_is_a_positive_number():
-    with pytest.raises(ValueError, match="Elastic: min_workers is 0; it must be a positive whole number"):
-        Elastic(min_workers=0)
-
-
 # Lost workers
 
 

@@ -76,7 +76,6 @@ def test_embedding():
     check(keras.Model([one, two], outputs), below=11, training=True)
 
 
-@pytest.mark.full
 def test_mixed_precision():
     half = {"dtype": "mixed_bfloat16"}
     x = keras.Input(IMAGE)

@@ -171,22 +171,6 @@ def test_unet_is_the_same_on_every_mesh(mesh):
     check(program, layout, dtype=tf.float32, tolerance=MODEL_TOLERANCE_FLOAT32, **ONCE)
 
 
-@pytest.mark.full
-def test_groups_of_examples_with_moments_of_their_own():
-    names = ("groups", *NAMES)
-
-    def program(feed):
-        dims = [mtf.Dimension(name, size) for name, size in zip(names, (3, 2, 8, 8, 8, 2))]
-        config = TOY_COSMOFLOW | {"batch_norm": True, "per": ("groups",), "training": True}
-        y = COSMOFLOW(feed("volumes", dims), **config)
-        assert y.shape.dimension_names == ["groups", "batch", "outputs"]
-        return {"y": y}
-
-    layout = spatial(program, "batch:2;depth:2", {"batch": [2, 1]})
-    assert dict(layout.rules)["groups"] == "batch"
-    check(program, layout, dtype=tf.float32, tolerance=MODEL_TOLERANCE_FLOAT32, **ONCE)
-
-
 def averaged(program):
     """The reference that moves the averages of batch norms: one processor of ours."""
     return run(program, lambda: cpu_mesh_impl(Layout("x:1", "")), tf.float32, averages=True, exports=False)
