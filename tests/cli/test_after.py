@@ -231,12 +231,3 @@ def test_mistakes_give_one_line_and_exit_code_2(trained, tmp_path, capfd):
         before = sorted(tmp_path.rglob("*"))
         check_mistake(capfd, message, functools.partial(call, command), **values)
         assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_a_damaged_checkpoint(trained, tmp_path, capfd):
-    for path in trained.glob("model.ckpt-3*"):
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    shard = next(tmp_path.glob("*.data-*"))
-    shard.write_bytes(b"\x00" * 100 + shard.read_bytes()[100:])
-    assert call(evaluate, checkpoint=tmp_path / "model.ckpt-3", config=trained / "config.yaml") == 2
-    assert "which is damaged: " in capfd.readouterr().err

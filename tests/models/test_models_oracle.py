@@ -43,13 +43,6 @@ def test_the_pairs_are_of_every_model_and_layout():
     assert min(tried.values()) > 2
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("name", ["resnet18", "vgg11"])
-def test_images_of_a_size_that_strides_do_not_divide(name):
-    """7 -> 4 -> 2, as of images of 28 x 28."""
-    check(toy_program(name, size=7), toy_layout(name, "spatial", "two", size=7), **ONCE)
-
-
 def dims_of_layers(name):
     """Per layer of a toy model {batch, height, ...: (name, size)}; its units, or a pool's channels, are filters too."""
     layers = collections.defaultdict(dict)
