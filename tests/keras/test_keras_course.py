@@ -1,6 +1,5 @@
 """`mtf_hetero.keras.fit` continues without a lost worker: each batch has the logs of an undisturbed training."""
 
-import functools
 import os
 import re
 import signal
@@ -8,15 +7,12 @@ import threading
 
 import keras
 import pytest
+from batch_oracle import Blind, Undisturbed, blind  # noqa: F401 - a fixture
 from estimator_oracle import await_wanted, log_lines
-from fit_oracle import Noise, images, make_model, network, same, state
-from keras_oracle import floatx
+from fit_oracle import Noise, images, network
 from tiers import losing_workers
 
-import mtf_hetero.keras
-from mtf_hetero import tf
 from mtf_hetero.estimator import Elastic
-from mtf_hetero.keras import callbacks as callbacks_lib
 from mtf_hetero.keras import course, fitting
 
 LOST = {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}
@@ -33,18 +29,6 @@ def compiled():
     rate = keras.optimizers.schedules.ExponentialDecay(0.02, 3, 0.7)
     model.compile(keras.optimizers.Adam(rate), "sparse_categorical_crossentropy", metrics=["accuracy"])
     return model
-
-
-class Blind(keras.callbacks.Callback):
-    """Notes the logs of each batch, and acts after some, without a look at weights."""
-
-    def __init__(self, acts=None):
-        super().__init__()
-        self.logs, self.acts = [], acts or {}
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.logs.append(dict(logs))
-        self.acts.get(len(self.logs), int)()
 
 
 class Looking(Blind):
@@ -68,35 +52,13 @@ class InTests(Blind):
         self.acts_in_tests.get(self.tests, int)()
 
 
-@pytest.fixture(autouse=True)
-def blind(monkeypatch):
-    monkeypatch.setattr(callbacks_lib, "_BLIND", (*callbacks_lib._BLIND, Blind))
-
-
-@functools.cache
-def undisturbed(kind):
-    """The logs of each batch, those of each epoch, and the last values, as Keras trains."""
-    with floatx(tf.float64):
-        model, callback = make_model(compiled), kind()
-        history = model.fit(*images(48), validation_data=images(9, seed=1), callbacks=[callback], **OPTIONS)
-        return callback.logs, history.history, state(model)
+UNDISTURBED = Undisturbed(compiled, *images(48), validation_data=images(9, seed=1), **OPTIONS)
 
 
 def check(workers, acts, kind=Blind, **place):
     """Assert that a training, in which something is done after some batches, gives what Keras gives."""
-    logs, history, last = undisturbed(kind)
-    callback = kind(acts)
     place = {"workers": workers.addresses, "layout": "batch", "list_speed": "4,2,1", "wait_for_workers": 1} | place
-    with floatx(tf.float64):
-        model = make_model(compiled)
-        found = mtf_hetero.keras.fit(
-            model, *images(48), validation_data=images(9, seed=1), callbacks=[callback], **OPTIONS, **place
-        )
-        assert len(callback.logs) == len(logs) == BATCHES
-        for batch, expected in enumerate(logs):
-            same(callback.logs[batch], expected, 1e-12)
-        same(found.history, history, 1e-12)
-        same(state(model), last, 1e-9)
+    UNDISTURBED.check(kind, acts, **place)
 
 
 @pytest.fixture
