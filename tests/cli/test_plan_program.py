@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import io
-import json
 import pathlib
 import re
 import sys
@@ -177,12 +176,6 @@ def test_without_matplotlib_the_extra_is_named(devices, tmp_path, capsys, monkey
     flags = ["--model=lenet", f"--simulate={devices}", f"--picture={tmp_path / 'plan.png'}"]
     message = "needs the package matplotlib; pip install matplotlib pyyaml rich scipy"
     check_mistake(capsys, message, lambda: program.main(flags))
-
-
-def test_a_plan_and_speeds_do_not_go_together(tmp_path):
-    (tmp_path / "plan.json").write_text(json.dumps({}))
-    with pytest.raises(ValueError, match="a plan has all sizes; remove --list_speed"):
-        Config(layout=str(tmp_path / "plan.json"), list_speed="2,1")
 
 
 GPUS = """

@@ -63,11 +63,6 @@ def test_the_program_says_one_line(flags, message):
     assert message in err
 
 
-def test_devices_are_written_in_several_ways():
-    devices = config_lib.Config("lenet", devices=("GPU:1", "/gpu:0", "/device:CPU:0")).devices
-    assert devices == ("gpu:1", "gpu:0", "cpu:0")
-
-
 @pytest.fixture(scope="module")
 def of_one_device(tmp_path_factory):
     """The directory of four steps on augmented images."""

@@ -100,13 +100,6 @@ def test_a_divided_depth_trains_and_tests_as_one_device(options, model, divided,
     assert_as_one_device(options[model], divided, tmp_path, capfd)
 
 
-@pytest.mark.full
-def test_the_outputs_are_split(options, tmp_path, capfd):
-    given = options["cosmoflow_small"] | {"layout": "targets:all", "mesh_shape": "all:2", "max_steps": 1}
-    assert run(**given, model_dir=tmp_path) == 0
-    assert "mean absolute error of 3 volumes" in capfd.readouterr().out
-
-
 def test_a_dry_run(options, capfd, monkeypatch):
     """It counts each device's own slab of the volumes; and what is computed again takes less."""
     monkeypatch.setattr(prepare_lib, "MODELS", MODELS)

@@ -1,5 +1,7 @@
 """Programs of the benchmark any_step, by their own train steps: `keras.fit` gives what `model.fit` gives."""
 
+from typing import Any
+
 import keras
 import numpy as np
 from fit_oracle import PLACES, check, make_model
@@ -40,8 +42,9 @@ OPTIONS = {
 
 @parametrize("name", OPTIONS, first=["vision/knowledge_distillation"])
 def test_a_program(name):
+    make: Any = programs()[name].make
     with floatx(tf.float64):
-        data = make_model(programs()[name].make).data
+        data = make_model(make).data
     place = PLACES[list(OPTIONS).index(name) % 2]
     arguments = data if isinstance(data, tuple) else (data,)
-    check(lambda: programs()[name].make().model, *arguments, places=[place], **OPTIONS[name])
+    check(lambda: make().model, *arguments, places=[place], **OPTIONS[name])

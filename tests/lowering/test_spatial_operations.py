@@ -215,16 +215,6 @@ def test_dilated_convolutions_are_tensorflow_s():
             np.testing.assert_allclose(slices[f"{sizes} {padding}"][0], session.run(y), rtol=0, atol=1e-12)
 
 
-def test_a_dilated_kernel_in_3d():
-    def build(feed):
-        x = feed("x", [B, mtf.Dimension("d", 7), W, mtf.Dimension("v", 3), C])
-        w = layers.dilate(kernel(feed, "dilated", [3, 2, 1], [C, F]), 2)
-        assert w.shape.to_integer_list == [5, 3, 1, 2, 3]
-        return {"y": mtf.Conv3dOperation(x, w, [1] * 5, "SAME").outputs[0]}
-
-    check(build, over(3, "d:x"), **ONCE)
-
-
 G, H = mtf.Dimension("g", 3), mtf.Dimension("h", 6)
 
 

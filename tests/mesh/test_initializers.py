@@ -77,7 +77,7 @@ def test_initializers_in_one_run_many_times():
         for _ in range(30):
             session.run(tf.group(program.local, program.initialize))
             values = program.values(session)
-            assert all((before[name] != value).all() for name, value in values.items())
+            assert all(np.all(before[name] != value) for name, value in values.items())
             before = values
 
 
