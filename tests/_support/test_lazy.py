@@ -140,7 +140,6 @@ MISTAKES = {
     ],
     PROFILE: [
         ([], "the following arguments are required: --graph"),
-        (["--graph=nowhere"], "--graph is 'nowhere'; write module:function"),
         (["--graph=no_such:f"], "cannot be imported: No module named 'no_such'"),
         (["--graph=sys:exit", "--save=/"], "--save is '/'"),
     ],

@@ -157,8 +157,6 @@ def test_the_kinds_are_listed(capsys):
         (["--model=vgg"], "--model is 'vgg'; it must be one of alexnet"),
         (["--model=lenet", "--batch_size=0"], "--batch_size is 0; it must be greater than zero"),
         (["--model=lenet", "--optimizer=sdg"], "--optimizer is 'sdg'; it must be one of adafactor"),
-        (["--graph=nowhere"], "--graph is 'nowhere'; write module:function"),
-        (["--graph=json:dumps_"], "cannot be imported"),
         (["--model=lenet", "--simulate=none.yaml"], "'none.yaml' cannot be read"),
         (
             ["--model=lenet", "--picture=/proc/version/plan.png"],

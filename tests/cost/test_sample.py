@@ -117,11 +117,6 @@ def test_those_that_stand_and_for_whom():
     assert not crowd_by_kind("abcdefghijk").is_sample and not sample.unsampled(3).is_sample
 
 
-def test_few_devices_are_all_priced():
-    (crowd,) = crowds_by_kind(make_machines(EXACT), [(AXIS, EXACT)], [range(EXACT)])
-    assert not crowd.is_sample
-
-
 def test_sizes_that_differ_within_a_kind_are_priced_one_by_one():
     with tf.Graph().as_default():
         graph = step(batch=256)[0]

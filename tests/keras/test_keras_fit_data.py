@@ -160,3 +160,12 @@ def test_wrong_data_are_refused_in_one_line():
         with pytest.raises(ValueError, match=match) as caught:
             run(model, *data, verbose=0, **options)
         assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.full
+def test_names_of_arguments_and_a_tuple_of_arrays():
+    one, other = make_model(compiled), make_model(compiled)
+    options = {"batch_size": 8, "shuffle": False, "verbose": 0, **ONE}
+    mtf_hetero.keras.fit(one, x=X, y=Y, **options)
+    mtf_hetero.keras.fit(model=other, x=(X, Y), **options)
+    same(state(one), state(other), 0)
