@@ -47,14 +47,19 @@ MISTAKES = [
     ("batch_sizes: 3", "'batch_sizes' is not a flag; the flags are model, dataset, data_dir"),
     ("config: other.yaml", "'config' is not a flag"),
     ("batch_size: many", "batch_size is 'many'; it must be a whole number"),
+    ("batch_size: 2.5", "batch_size is 2.5; it must be a whole number"),
+    ("batch_size: null", "batch_size is null; it must be a whole number"),
     ("batch_size: 0", "batch_size is 0; it must be a whole number, 1 or more"),
     ("batch_size: 3\nbatch_size: 4", "'batch_size' appears twice"),
     ("learning_rate: fast", "learning_rate is 'fast'; it must be a number"),
     ("augment: 1", "augment is 1; it must be true or false"),
     ("list_speed: [2, 1]", "list_speed is [2, 1]; it must be text, in quotes where"),
     ("devices: {cpu: 0}", "devices is {'cpu': 0}; it must be a list, such as [cpu:0, cpu:1]"),
+    ("trace_steps: [a]", "--trace_steps is 'a'; write steps"),
     ("- model", "the file is ['model']; it must be an object with the flags model, dataset"),
     ("model: [", "expected the node content, but found '<stream end>'"),
+    ("? [a]\n: b", "found unhashable key"),
+    ("model: \x00", "special characters are not allowed"),
 ]
 
 

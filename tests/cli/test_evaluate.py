@@ -169,11 +169,3 @@ def test_a_picture(tmp_path):
     confusion.draw(matrix, ("cat", "dog", "bird"), tmp_path / "c.png", title="lenet")
     data = (tmp_path / "c.png").read_bytes()
     assert data.startswith(b"\x89PNG") and int.from_bytes(data[16:20]) == 800
-
-
-@pytest.mark.parametrize(("count", "numbers", "names"), [(10, 10, 10), (30, 0, 30), (120, 0, 0)])
-def test_cells_are_numbered_and_named_while_they_can_be_read(count, numbers, names):
-    figure = confusion._figure(np.eye(count, dtype=int) * 5, [f"class {i}" for i in range(count)], "title")
-    axes = figure.axes[0]
-    assert len(axes.texts) == numbers
-    assert sum(label.get_text().startswith("class ") for label in axes.get_yticklabels()) == names

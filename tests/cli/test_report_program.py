@@ -76,6 +76,18 @@ def test_a_changed_file_is_drawn_without_its_invalid_rows(tmp_path, capsys, monk
     assert count > 60
 
 
+def test_a_row_of_no_time_is_named(tmp_path, capsys):
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    log.append("busy", 10, {"step_seconds": 0.0, "busy_seconds": {DEVICES[0]: 0.1}})
+    assert report.main([str(tmp_path)]) == 2
+    warning, error = capsys.readouterr().err.splitlines()
+    assert warning == (
+        f"warning: 1 row is invalid and skipped in {tmp_path}/metrics.jsonl: busy of step 10: step_seconds is 0.0; it "
+        "must be a number, greater than zero"
+    )
+    assert "has no rows of kind busy or event" in error
+
+
 def test_mistakes(tmp_path, capsys):
     assert report.main([str(tmp_path)]) == 2
     (tmp_path / "metrics.jsonl").write_text("")

@@ -49,6 +49,7 @@ ON_THREE = [  # devices
     ({"eval_every": "5epochs"}, "--eval_every is '5epochs', but the training ends before, after step 640"),
     ({"wait_for_workers": "soon"}, "--wait_for_workers is 'soon'; write seconds, such as 60, or forever"),
     ({"wait_for_workers": "-1"}, "--wait_for_workers is '-1'; write seconds, such as 60, or forever"),
+    ({"min_workers": 0}, "--min_workers is 0; it must be a whole number, 1 or more"),
 ]
 OF_WORKERS = [
     ({"workers": "127.0.0.1:1"}, "worker 0 (127.0.0.1:1)"),

@@ -66,6 +66,7 @@ def test_an_operation_takes_its_arithmetic_or_its_memory():
 @pytest.mark.parametrize(
     ("value", "problem"),
     [
+        ([], r"the file is \[\]; it must be an object with the fields devices, link, links, step_seconds"),
         ({}, "'devices' is missing; it must be a list of 1 to 10000 devices, such as"),
         ({"devices": []}, r"devices is \[\]; it must be a list of 1 to 10000 devices, such as .{kind: V100, count: 2}"),
         (
@@ -81,10 +82,21 @@ def test_an_operation_takes_its_arithmetic_or_its_memory():
             {"devices": [{**CPU, "count": 0}]},
             r"devices\[0\].count is 0; it must be a whole number, 1 or more and at most 10,000",
         ),
+        ({"devices": [{**CPU, "flops_per_second": -1}]}, "1 or more"),
+        ({"devices": [{**CPU, "memory_bytes": 0}]}, "1 or more"),
+        (
+            {"devices": [CPU], "link": {"latency_seconds": 1}},
+            "'link.bytes_per_second' is missing; it must be a number, 1 or",
+        ),
         ({"devices": [{**CPU, "factors": 2}]}, "factors is 2; it must be an object, {kind of operation: factor}"),
         (
             {"devices": [{**CPU, "peak_flops_per_second": 2e12}]},
             r"devices\[0\] has peak_flops_per_second and flops_per_second, .* one",
+        ),
+        ({"devices": [{**CPU, "peak_bytes_per_second": 1}]}, "has peak_bytes_per_second and bytes_per_second, .* one"),
+        (
+            {"devices": [{"peak_flops_per_second": 1e12}]},
+            "no bytes_per_second; give it, or peak_bytes_per_second, or a k",
         ),
         (
             {"devices": [{"kind": "V100", "flops_per_second": 15.7e12}]},

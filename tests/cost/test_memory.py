@@ -345,8 +345,7 @@ def test_the_peak_of_a_process():
 # On a machine that does nothing else most estimates are off by 10 per cent at most; beside other tests, the workers of
 # a group wait for each other elsewhere than they would.
 NEAR = 0.15
-# Where one gradient is a good part of all, it matters most when that is added up: two workers of VGG-11 take 14 per
-# cent less than is estimated with Adam and 19 less with a head of 4096, four in rounds 17 more.
+# Where one gradient is a good part of all, it matters most when that is added up: two workers of VGG-11 take 14 % less.
 LESS_NEAR = 0.25
 
 

@@ -174,11 +174,6 @@ def test_a_plan_of_many_names_all_of_them():
     assert "Split over a:0-19, b:0-19: " in text and "a:1," not in text and max(map(len, text.splitlines())) <= 80
 
 
-def test_sizes_of_many_are_told_together():
-    assert show.sizes_text((5,) * 6 + (4,) * 26 + (0,) * 32) == "32 x 4 to 5+32 x 0"
-    assert show.sizes_text((40, 20)) == "40+20" and show.sizes_text((64,) * 4) == "4 x 64"
-
-
 def test_slices_and_amounts_of_all_processors_are_those_of_each():
     with tf.Graph().as_default():
         space = make_space(conv_net(), make_machines(2, 2))

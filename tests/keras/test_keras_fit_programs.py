@@ -24,6 +24,8 @@ def make_callbacks():
 
 # Each has a way to train, a layer, or options that the others have not
 OPTIONS = {
+    "applications/ConvNeXtTiny": {"epochs": 1},
+    "applications/MobileNetV2": {"epochs": 1},
     "guides/training_with_built_in_methods": {"sample_weight": (WEIGHTS, WEIGHTS[::-1])},  # of two outputs
     "vision/knowledge_distillation": {},  # a loss of a network that stays
     "vision/semisupervised_simclr": {},  # two views of an example, and two optimizers

@@ -13,11 +13,6 @@ from mtf_hetero import Layout, mtf, tf
 from mtf_hetero.keras import build
 from mtf_hetero.layouts import LAYOUTS
 
-FAMILIES = {  # some of keras.applications: the benchmark any_step trains them all
-    "ConvNeXtTiny": {"classifier_activation": None, "classes": 5},
-    "MobileNetV2": {"alpha": 0.35, "pooling": "avg", "include_top": False},
-}
-
 
 def recipes(graph):
     """One device, and each recipe that the model is large enough for."""
@@ -40,17 +35,6 @@ def test_recipes():
 def test_networks_on_every_kind_of_layout(name):
     with floatx(tf.float64):
         check(NETWORKS[name](), training=True, dtype=tf.float64, layouts=make_layouts, tolerance=1e-8)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", FAMILIES)
-def test_families_of_keras_applications(name):
-    keras.utils.set_random_seed(1)
-    model = getattr(keras.applications, name)(weights=None, input_shape=(32, 32, 3), **FAMILIES[name])
-    builder = build(model)
-    images = np.random.default_rng(0).standard_normal((3, *model.input_shape[1:])).astype(np.float32)
-    expected = np.asarray(model(images, training=False))
-    np.testing.assert_allclose(inferred(builder, images, "filters"), expected, atol=1e-5, rtol=1e-4)
 
 
 def test_dropout_has_its_rate_and_no_layout():

@@ -56,3 +56,22 @@ def test_what_fits():
 def test_what_does_not(dims, devices, problem):
     with pytest.raises(PlanError, match=problem):
         PLAN.check(dims, devices)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda value: value.update(schema=0), "has schema 0, not 1"),
+        (lambda value: value.pop("devices"), "'devices' is missing"),
+        (lambda value: value["devices"].pop(), "1 devices for the mesh all:2"),
+        (lambda value: value["sizes"].update({"conv1/filters": [60]}), "give one per processor"),
+        (lambda value: value.update(predicted=3), "is not a plan"),
+    ],
+)
+def test_files_that_are_none(change, problem):
+    value = json.loads(plan.dumps(PLAN))
+    change(value)
+    with pytest.raises(PlanError, match=problem):
+        plan.loads(json.dumps(value))
+    with pytest.raises(PlanError, match="is not a plan"):
+        plan.loads("{")

@@ -39,17 +39,6 @@ def test_commands_are_run_one_after_the_other(tmp_path):
     assert rows[-1] == "| page.md:10 | `make train` | needs a checkout |"
 
 
-def test_a_server_is_stopped_and_a_command_has_a_limit(tmp_path, monkeypatch):
-    monkeypatch.setattr(walk, "SERVES", "^sleep")
-    monkeypatch.setattr(walk, "SERVING_SECONDS", 0.2)
-    sleep = [Block(PAGE, 1, "sh", "sleep 60\n")]
-    (result,) = walk_through(sleep, tmp_path)
-    assert (result.code, result.failed) == (-2, False)
-    monkeypatch.setattr(walk, "SERVES", "^tensorboard")  # a command that should end by itself
-    (result,) = walk_through(sleep, tmp_path, limit=0.2)
-    assert (result.code, result.failed) == (None, True)
-
-
 def test_it_walks_through_the_pages_of_the_site():
     pages = walk.pages()
     assert pages[0] == ROOT / "README.md" and {path for path in pages if not path.exists()} == set()
