@@ -73,18 +73,6 @@ def test_kills_hit_each_call_of_a_save():
     assert tuple(LAYOUTS) == kills.LAYOUTS
 
 
-@pytest.mark.parametrize(
-    ("path", "kind"),
-    [
-        ("model.ckpt-15.data-00000-of-00003", "model.ckpt-N.data-N-of-N"),
-        ("model.ckpt-15_temp-bb76e0d0/model.ckpt-15_temp/part-00000-of-00003.index.tempstate13468", None),
-        ("checkpoint.tmpd08b1d30a2", "checkpoint.tmp"),
-    ],
-)
-def test_the_kind_of_a_file(path, kind):
-    assert kills.file_kind(path) == (kind or "model.ckpt-N_temp/model.ckpt-N_temp/part-N-of-N.index.tempstate")
-
-
 def test_the_lines_of_a_process():
     progress = ["step 10/30  loss 1", "I1122 x", "warning: SIGINT: saved", "W1122 x.py:1] SIGINT: saved"]
     lines = [*progress, "I0000 native", "w"]

@@ -6,7 +6,6 @@ import functools
 import pytest
 
 from benchmarks import harness
-from benchmarks.child import ChildError
 from benchmarks.rows import Writer
 
 
@@ -49,12 +48,3 @@ def test_a_case_measures_the_parts_that_are_asked_for(tmp_path):
     assert writer.path.read_text(encoding="utf-8").count('"variant": "second"') == 1
     with pytest.raises(ValueError, match="--steps is 0; it must be a whole number of at least 1"):
         dataclasses.replace(case, steps=0).check()
-
-
-def test_a_chief_is_closed_and_what_it_raises_is_not_hidden():
-    def wait():
-        with harness.chief("threading:Event") as child:  # it has no method `close`, which is asked of it in vain
-            child.call("no_such_method")
-
-    with pytest.raises(ChildError, match="no_such_method"):
-        wait()

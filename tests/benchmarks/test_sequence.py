@@ -35,8 +35,3 @@ def test_all_kinds_are_chosen():
         for happening in sequence.choose(random.Random(seed), workers=2, spare=1, count=6, steps=300)
     }
     assert found == set(sequence.AFTER)
-
-
-def test_a_happening_in_words():
-    assert str(sequence.Happening(12, 0.0, sequence.KILL, 1)) == "12 kill 1"
-    assert str(sequence.Happening(12, 1.5, sequence.QUOTA, 2, 0.4)) == "12+1.5 s quota 2 0.4"

@@ -445,8 +445,6 @@ def _small_files():
 
 def large_model(features, labels, mode, params):
     large = tf.get_variable("large", [params["size"]], initializer=tf.zeros_initializer())
-    for number in range(params.get("summaries", 0)):
-        tf.summary.scalar(f"summary_{number}", large[0])
     return line_model(features + 0 * large[0], labels, mode, params)
 
 
@@ -462,31 +460,6 @@ def test_a_disk_that_is_full_when_a_checkpoint_is_saved(tmp_path, small_files):
     assert snapshot(model) == before
     small_files()
     assert trained_steps(estimator.train(line_data, max_steps=6)) == 6
-
-
-def test_a_disk_that_is_full_when_summaries_are_written(tmp_path, small_files, capfd):
-    estimator = make(
-        tmp_path, large_model, {"size": 1, "summaries": 40}, save_checkpoints_secs=None, save_summary_steps=1
-    )
-    with pytest.raises(saver_lib.WriteError, match=f"^cannot write to {tmp_path}/model: File too large$"):
-        estimator.train(line_data, steps=200)
-    small_files()
-    assert "Traceback" not in capfd.readouterr().err
-    assert saver_lib.find(str(tmp_path / "model")).passed_over == ()
-    assert estimator.train(line_data, steps=2)
-
-
-@pytest.mark.parametrize(
-    ("path", "base", "step"),
-    [
-        ("a/model.ckpt-7", "model.ckpt", 7),
-        ("model.ckpt", "model.ckpt", None),
-        ("x-y-12", "x-y", 12),
-        ("model.ckpt-00000007", "model.ckpt", 7),
-    ],
-)
-def test_names(path, base, step):
-    assert files.split_name(path) == (base, step)
 
 
 def test_order(tmp_path):

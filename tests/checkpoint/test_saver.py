@@ -9,7 +9,7 @@ import pytest
 from estimator_oracle import log_lines
 from regression import LAYOUTS, Program, ancestors, make_session, saver_names
 from savers import SAVERS, assert_equal, read
-from tiers import FEW_OR_ALL, on_workers, parametrize
+from tiers import on_workers
 from uneven_estimator import estimator, input_fn
 
 import mtf_hetero
@@ -41,19 +41,6 @@ def test_a_checkpoint_is_what_a_plain_saver_writes(checkpoints, name):
     assert found.pop("global_step") == 0
     assert_equal(found, values)
     assert not list(pathlib.Path(paths[name]).parent.glob("*_temp*"))
-
-
-@pytest.mark.parametrize("some", FEW_OR_ALL)
-@parametrize("reader", ["plain", "slices", "slices sharded"], first=["plain"])
-def test_every_layout_restores_it(checkpoints, reader, some):
-    paths, values = checkpoints
-    for layout in some(LAYOUTS.values()):
-        with tf.Graph().as_default(), make_session(layout) as session:
-            program = Program(layout, mtf.optimize.AdamWeightDecayOptimizer(0.01), seed=99)
-            tf.train.get_or_create_global_step()
-            SAVERS[reader]().restore(session, paths["slices once"])
-            session.run(program.restored)
-            assert_equal(session.run(program.values), values)
 
 
 def saved_names(op):

@@ -208,14 +208,8 @@ def test_mistakes_give_one_line_and_exit_code_2(trained, tmp_path, capfd):
         (evaluate, {"model_dir": tmp_path / "untrained"}, "which holds no checkpoint; train there first"),
         (evaluate, {"checkpoint": trained / "model.ckpt-9"}, "where there is no checkpoint; name one, as in"),
         (evaluate, own | {"model": "vgg11"}, "model.ckpt-3 is of another network, or of another data set: variable"),
-        (evaluate, own | {"model": "vgg"}, "--model is 'vgg'; it must be one of"),
         (evaluate, own | {"layout": "auto"}, "--layout is 'auto', which measures steps of training; give a recipe"),
         (evaluate, own | {"list_speed": "auto"}, "--list_speed is 'auto', which measures steps of training"),
-        (evaluate, own | OTHER | {"list_speed": "1,2,3"}, "3 numbers for 2 processors"),
-        (evaluate, own | {"devices": "cpu:0,cpu:0"}, "--devices names 'cpu:0' twice"),
-        (evaluate, own | {"batch_size": "many"}, "argument --batch_size: invalid int value: 'many'"),
-        (evaluate, own | {"speed": "3"}, "unrecognized arguments: --speed=3"),
-        (evaluate, own | {"config": tmp_path / "none.yaml"}, "none.yaml', which cannot be read"),
         (evaluate, own | {"output": tmp_path / "plain.txt" / "x"}, "plain.txt cannot be written to; name another"),
         (evaluate, own | {"top": 1}, "--top is 1; it must be 2 or more: top-1 accuracy is `accuracy`"),
         (evaluate, own | {"top": 10}, "--top is 10, but there are 10 classes; give a smaller number"),
@@ -223,7 +217,6 @@ def test_mistakes_give_one_line_and_exit_code_2(trained, tmp_path, capfd):
         (predict, own | {"input": tmp_path / "a.jpg", "keys": "class"}, "--keys is 'class' without --output"),
         (predict, own | {"input": tmp_path / "a.jpg"}, "a.jpg', where there are no images; name images (.jpeg, .jpg"),
         (predict, own | {"input": tmp_path / "empty"}, "empty', a folder without JPEG and PNG images; name images"),
-        (predict, own | {"input": tmp_path / "*.jpg"}, "*.jpg', where there are no images; name images"),
         (predict, own | {"input": tmp_path / "text.png"}, "text.png is not an intact JPEG or PNG image (cannot"),
         (predict, own | out | {"keys": "file"}, "--keys names 'file', which these images do not have; remove it"),
         (predict, own | {"output": "p.csv"}, "--output is 'p.csv'; name a file that ends in .npz or .jsonl"),
@@ -234,21 +227,8 @@ def test_mistakes_give_one_line_and_exit_code_2(trained, tmp_path, capfd):
         (predict, own | out | {"input": tmp_path / "small.npy"}, "it must be one of numbers, [examples, 28, 28, 1]"),
         (export, own | {"output": tmp_path}, "which already exists; name a new directory"),
         (export, own | {"output": "x", "layout": "batch"}, "unrecognized arguments: --layout=batch"),
-        (
-            export,
-            own | {"output": tmp_path / "new", "batch_size": 0},
-            "--batch_size is 0; it must be a whole number, 1 or more",
-        ),
+        (export, own | {"output": tmp_path / "new", "batch_size": 0}, "--batch_size is 0; it must be a whole number"),
     ]:
         before = sorted(tmp_path.rglob("*"))
         check_mistake(capfd, message, functools.partial(call, command), **values)
         assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_a_damaged_checkpoint(trained, tmp_path, capfd):
-    for path in trained.glob("model.ckpt-3*"):
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    shard = next(tmp_path.glob("*.data-*"))
-    shard.write_bytes(b"\x00" * 100 + shard.read_bytes()[100:])
-    assert call(evaluate, checkpoint=tmp_path / "model.ckpt-3", config=trained / "config.yaml") == 2
-    assert "which is damaged: " in capfd.readouterr().err

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import io
-import json
 import pathlib
 import re
 import sys
@@ -158,8 +157,6 @@ def test_the_kinds_are_listed(capsys):
         (["--model=vgg"], "--model is 'vgg'; it must be one of alexnet"),
         (["--model=lenet", "--batch_size=0"], "--batch_size is 0; it must be greater than zero"),
         (["--model=lenet", "--optimizer=sdg"], "--optimizer is 'sdg'; it must be one of adafactor"),
-        (["--graph=nowhere"], "--graph is 'nowhere'; write module:function"),
-        (["--graph=json:dumps_"], "cannot be imported"),
         (["--model=lenet", "--simulate=none.yaml"], "'none.yaml' cannot be read"),
         (
             ["--model=lenet", "--picture=/proc/version/plan.png"],
@@ -177,12 +174,6 @@ def test_without_matplotlib_the_extra_is_named(devices, tmp_path, capsys, monkey
     flags = ["--model=lenet", f"--simulate={devices}", f"--picture={tmp_path / 'plan.png'}"]
     message = "needs the package matplotlib; pip install matplotlib pyyaml rich scipy"
     check_mistake(capsys, message, lambda: program.main(flags))
-
-
-def test_a_plan_and_speeds_do_not_go_together(tmp_path):
-    (tmp_path / "plan.json").write_text(json.dumps({}))
-    with pytest.raises(ValueError, match="a plan has all sizes; remove --list_speed"):
-        Config(layout=str(tmp_path / "plan.json"), list_speed="2,1")
 
 
 GPUS = """

@@ -8,7 +8,7 @@ import time
 import pytest
 from absl.testing import flagsaver
 from tiers import parametrize
-from training_runs import CPUS, FAST, ONE, Reader, act, check_mistake, check_variables, run, start, variables
+from training_runs import CPUS, FAST, ONE, act, check_mistake, check_variables, run, start, variables
 
 from mtf_hetero import tf
 from mtf_hetero._support import command_line
@@ -61,11 +61,6 @@ def test_the_program_says_one_line(flags, message):
     out, err = process.communicate(timeout=300)
     assert (process.returncode, out, err.count("\n")) == (2, "", 1)
     assert message in err
-
-
-def test_devices_are_written_in_several_ways():
-    devices = config_lib.Config("lenet", devices=("GPU:1", "/gpu:0", "/device:CPU:0")).devices
-    assert devices == ("gpu:1", "gpu:0", "cpu:0")
 
 
 @pytest.fixture(scope="module")
@@ -185,23 +180,6 @@ def test_a_signal_saves_and_says_how_to_resume(number, code, tmp_path, capfd, mo
         f"--model_dir={tmp_path}"
     )
     assert variables(tmp_path)["global_step"] == 1
-
-
-@pytest.mark.full
-def test_a_signal_to_a_process_saves_and_says_how_to_resume(tmp_path):
-    args = ["--model=lenet", "--batch_size=20", "--train_epochs=1000", "--log_steps=10", f"--model_dir={tmp_path}"]
-    with start(*args, stdout=subprocess.DEVNULL) as process:
-        reader = Reader(process.stderr)
-        reader.await_line("step 20/")
-        process.send_signal(signal.SIGINT)
-        assert process.wait(300) == 130
-        reader.join()
-    assert "Traceback" not in "".join(reader.lines)
-    path = tf.train.latest_checkpoint(str(tmp_path))
-    assert int(tf.train.load_variable(path, "global_step")) >= 20
-    assert reader.lines[-1] == (
-        f"stopped: the checkpoint is {path}; to resume, run the same command with --model_dir={tmp_path}\n"
-    )
 
 
 @pytest.mark.full

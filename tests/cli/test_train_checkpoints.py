@@ -2,11 +2,10 @@
 
 import resource
 import shutil
-import threading
 
 import pytest
 from lock_holder import hold_lock
-from training_runs import ONE, act, check_mistake, run, variables
+from training_runs import ONE, check_mistake, run, variables
 
 from mtf_hetero import checkpoint as saver_lib
 
@@ -63,24 +62,6 @@ def test_a_directory_that_another_process_has(tmp_path, capfd):
         check_mistake(
             capfd, f"error: model_dir is '{tmp_path}', where process {other.pid} on ", **ONE, model_dir=tmp_path
         )
-
-
-@pytest.mark.full
-def test_a_training_has_its_directory(tmp_path, capfd, monkeypatch):
-    def begin_another(_):
-        elsewhere = threading.Thread(target=take, args=[str(tmp_path)])
-        elsewhere.start()
-        elsewhere.join()
-
-    def take(directory):
-        with pytest.raises(ValueError, match="is training"), saver_lib.run_lock(directory):
-            pass
-        refused.append(directory)
-
-    refused = []
-    act(monkeypatch, {1: begin_another})
-    assert run(**ONE, model_dir=tmp_path) == 0
-    assert refused == [str(tmp_path)] and "test accuracy" in capfd.readouterr().out
 
 
 def test_a_full_disk(model_dir, capfd):

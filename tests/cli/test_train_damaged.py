@@ -68,34 +68,13 @@ def test_in_the_middle_of_training(root, tmp_path, capfd, layout):
             np.testing.assert_array_equal(kept[name], value)
 
 
-@pytest.mark.full
-def test_of_the_test_set(root, tmp_path, capfd):
-    path = shard(root, "test")
-    begin = flip(path, 4)
-    assert run(**OPTIONS, data_dir=root, model_dir=tmp_path / "model", max_steps=2) == 2
-    assert read_error(capfd).startswith(f"error: {path} cannot be read from byte {begin}: record 5 of 5 is missing")
-    assert variables(tmp_path / "model")["global_step"] == 2
-
-
-DAMAGE = {
-    "cut": (lambda path: os.truncate(path, 3000), r"is cut off or damaged in record \d+ of 12, which begins at byte"),
-    "missing": (lambda path: path.unlink(), "is missing; prepare the data set again"),
-    "empty": (lambda path: os.truncate(path, 0), "holds 0 records, but 12 were prepared; prepare the data set again"),
-    "info": (
-        lambda path: (path.parent / "dataset_info.json").write_text("{"),
-        "dataset_info.json is damaged at byte 1",
-    ),
-}
-
-
-@pytest.mark.parametrize("kind", DAMAGE)
-def test_before_training(root, tmp_path, capfd, kind):
-    damage, message = DAMAGE[kind]
-    damage(shard(root, "train"))
+def test_before_training(root, tmp_path, capfd):
+    path = shard(root, "train")
+    os.truncate(path, 3000)
     assert run(**OPTIONS, data_dir=root, model_dir=tmp_path / "model") == 2
     out, err = capfd.readouterr()
     assert (out, err.count("\n")) == ("", 1)
-    assert err.startswith("error: ") and re.search(message, err)
+    assert re.match(rf"error: {path} is cut off or damaged in record \d+ of 12, which begins at byte", err)
     assert not (tmp_path / "model").exists()
 
 

@@ -100,26 +100,6 @@ def test_a_divided_depth_trains_and_tests_as_one_device(options, model, divided,
     assert_as_one_device(options[model], divided, tmp_path, capfd)
 
 
-@pytest.mark.full
-def test_the_outputs_are_split(options, tmp_path, capfd):
-    given = options["cosmoflow_small"] | {"layout": "targets:all", "mesh_shape": "all:2", "max_steps": 1}
-    assert run(**given, model_dir=tmp_path) == 0
-    assert "mean absolute error of 3 volumes" in capfd.readouterr().out
-
-
-@pytest.mark.full
-def test_a_run_resumed_on_another_layout_is_as_one_that_never_stopped(options, tmp_path, capfd):
-    given = options["unet3d_small"] | {"learning_rate_schedule": "constant", "max_steps": 4}
-    assert run(**given, model_dir=tmp_path / "whole") == 0
-    assert run(**given | {"max_steps": 2}, model_dir=tmp_path / "parts") == 0
-    other = {"mesh_shape": "batch:2", "layout": "batch", "list_speed": "1,1"}
-    assert run(**given | other, model_dir=tmp_path / "parts") == 0
-    expected = variables(tmp_path / "whole")
-    assert expected["global_step"] == 4
-    check_variables(tmp_path / "parts", expected, atol=1e-4)
-    capfd.readouterr()
-
-
 def test_a_dry_run(options, capfd, monkeypatch):
     """It counts each device's own slab of the volumes; and what is computed again takes less."""
     monkeypatch.setattr(prepare_lib, "MODELS", MODELS)
@@ -172,16 +152,6 @@ def test_a_mistake_gives_one_line_and_exit_code_2(options, balls, odd, values, m
     check_mistake(capfd, message, **options["cosmoflow_small"] | values)
 
 
-def test_a_file_that_is_cut_off(tmp_path, options, capfd):
-    directory = labelled(tmp_path / "set")
-    (path,) = directory.glob("test-*")
-    path.write_bytes(path.read_bytes()[:-10])
-    assert run(**options["unet3d_small"] | {"dataset": directory}) == 2
-    err = capfd.readouterr().err
-    assert err.count("\n") == 1
-    assert re.search(rf"error: {path} is cut off at byte [\d,]+, but should have", err)
-
-
 @pytest.mark.full
 def test_a_file_that_is_damaged_is_named_when_it_is_read(tmp_path, options, capfd):
     directory = labelled(tmp_path / "set")
@@ -216,19 +186,6 @@ def test_speeds_are_measured(options, tmp_path, capfd, monkeypatch):
 @on_workers
 def test_workers_each_read_their_own_slab(options, workers, tmp_path, capfd):
     assert_as_one_device(options["unet3d_small"], {"workers": ",".join(workers.addresses[:2])}, tmp_path, capfd)
-
-
-@pytest.mark.full
-@on_workers
-def test_a_file_that_is_damaged_is_named_by_a_worker(options, workers, tmp_path, capfd):
-    directory = labelled(tmp_path / "set")
-    path = sorted(directory.glob("test-*"))[0]
-    path.write_bytes(bytes(path.stat().st_size))
-    given = {name: value for name, value in options["unet3d_small"].items() if name != "devices"}
-    given |= {"dataset": directory, "workers": ",".join(workers.addresses[:2])}
-    assert run(**given, model_dir=tmp_path / "damaged") == 2
-    line = rf"error: {re.escape(str(path))} cannot be read from byte \d+: it is missing"  # whichever worker came first
-    assert re.search(line, capfd.readouterr().err)
 
 
 # What the tasks count

@@ -100,9 +100,3 @@ def test_memory(rules, part, copies):
     found = estimate_memory(rules)
     assert found.weights == pytest.approx(part * TABLE_BYTES, rel=0.01)
     assert found.gradients + found.activations < 1.1 * part * TABLE_BYTES * copies
-
-
-def test_memory_of_what_mtf_gathers():
-    """The same with a one-hot tensor."""
-    found = estimate_memory("", mtf.gather)
-    assert found.gradients + found.activations > 8 * TABLE_BYTES

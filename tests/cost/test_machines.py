@@ -82,10 +82,6 @@ def test_an_operation_takes_its_arithmetic_or_its_memory():
             {"devices": [{**CPU, "count": 0}]},
             r"devices\[0\].count is 0; it must be a whole number, 1 or more and at most 10,000",
         ),
-        (
-            {"devices": [{**CPU, "flops_per_second": "fast"}]},
-            r"devices\[0\].flops_per_second is 'fast'; it must be a number, 1 or more",
-        ),
         ({"devices": [{**CPU, "flops_per_second": -1}]}, "1 or more"),
         ({"devices": [{**CPU, "memory_bytes": 0}]}, "1 or more"),
         (
@@ -93,8 +89,6 @@ def test_an_operation_takes_its_arithmetic_or_its_memory():
             "'link.bytes_per_second' is missing; it must be a number, 1 or",
         ),
         ({"devices": [{**CPU, "factors": 2}]}, "factors is 2; it must be an object, {kind of operation: factor}"),
-        ({"devices": [CPU], "step_seconds": "long"}, "step_seconds is 'long'; it must be a number, 0 or more and"),
-        ({"devices": [CPU], "speeds": 1}, "'speeds' is not a field; the fields are devices, link, links, step_seconds"),
         (
             {"devices": [{**CPU, "peak_flops_per_second": 2e12}]},
             r"devices\[0\] has peak_flops_per_second and flops_per_second, .* one",
@@ -103,10 +97,6 @@ def test_an_operation_takes_its_arithmetic_or_its_memory():
         (
             {"devices": [{"peak_flops_per_second": 1e12}]},
             "no bytes_per_second; give it, or peak_bytes_per_second, or a k",
-        ),
-        (
-            {"devices": [{"kind": "V100", "peak_flops_per_second": "much"}]},
-            r"devices\[0\].peak_flops_per_second is 'much'; it must be a number",
         ),
         (
             {"devices": [{"kind": "V100", "flops_per_second": 15.7e12}]},

@@ -5,7 +5,7 @@ import math
 import pytest
 from dense_steps import step
 
-from mtf_hetero import Layout, cost, mtf, tf
+from mtf_hetero import Layout, mtf, tf
 from mtf_hetero.cost import Link, Machine, Machines, Model
 from mtf_hetero.cost.transfers import of_step
 from mtf_hetero.layout import CannotSplitError
@@ -80,7 +80,3 @@ def test_what_cannot_be_split_takes_forever():
 def test_a_graph_without_operations():
     with tf.Graph().as_default(), pytest.raises(ValueError, match="the graph has no operation; build a training step"):
         Model(mtf.Graph(), PAIR)
-
-
-def test_the_face():
-    assert set(cost.__all__) <= set(dir(cost)) and all(hasattr(cost, name) for name in cost.__all__)

@@ -6,7 +6,6 @@ import math
 
 import pytest
 from dense_steps import step
-from tiers import parametrize
 
 from mtf_hetero import tf
 from mtf_hetero.cli.plan import build_step
@@ -118,11 +117,6 @@ def test_those_that_stand_and_for_whom():
     assert not crowd_by_kind("abcdefghijk").is_sample and not sample.unsampled(3).is_sample
 
 
-def test_few_devices_are_all_priced():
-    (crowd,) = crowds_by_kind(make_machines(EXACT), [(AXIS, EXACT)], [range(EXACT)])
-    assert not crowd.is_sample
-
-
 def test_sizes_that_differ_within_a_kind_are_priced_one_by_one():
     with tf.Graph().as_default():
         graph = step(batch=256)[0]
@@ -178,36 +172,6 @@ def test_a_plan_of_many_names_all_of_them():
     assert plan.seconds < plan.alone[1]
     text = f"{verdict.verdict(plan)}\n{show.table(plan)}"
     assert "Split over a:0-19, b:0-19: " in text and "a:1," not in text and max(map(len, text.splitlines())) <= 80
-
-
-def test_sizes_of_many_are_told_together():
-    assert show.sizes_text((5,) * 6 + (4,) * 26 + (0,) * 32) == "32 x 4 to 5+32 x 0"
-    assert show.sizes_text((40, 20)) == "40+20" and show.sizes_text((64,) * 4) == "4 x 64"
-
-
-KNOWN = [  # (network, devices of each kind, the seconds and the sizes of what was split)
-    (
-        lambda: step(batch=4096, inputs=512, units=(512, 300))[0],
-        (2, 2),
-        0.0008981967253333332,
-        {(1318, 1317, 730, 731)},
-    ),
-    (
-        lambda: build_step(MODELS["paper_cifar"], 128, "momentum"),
-        (1, 1, 1),
-        0.017574701946666667,
-        {(2, 0, 0), (10, 0, 0), (78, 38, 12), (128, 0, 0), (256, 0, 0), (296, 140, 44)},
-    ),
-]
-
-
-@parametrize(("build", "counts", "seconds", "sizes"), KNOWN, first=KNOWN[1:])
-def test_plans_for_few_devices_are_what_they_were(build, counts, seconds, sizes):
-    """With each device priced by itself: found so, on the same graphs and devices."""
-    with tf.Graph().as_default():
-        plan = find(build(), make_machines(*counts))
-    assert plan.seconds == pytest.approx(seconds, rel=1e-12)
-    assert {of_name for _, of_name in plan.layout.sizes} == sizes
 
 
 def test_slices_and_amounts_of_all_processors_are_those_of_each():

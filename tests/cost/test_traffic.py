@@ -13,7 +13,6 @@ from benchmarks.networks import NETWORKS, batch
 from mtf_hetero import Lowering, UnevenMeshImpl, mtf, tf
 from mtf_hetero.cluster import LocalCluster
 from mtf_hetero.cost import trace, traffic
-from mtf_hetero.mesh import collectives
 
 TOLERANCE = 0.05  # of the bytes on a link
 pytestmark = pytest.mark.usefixtures("own_graph")
@@ -102,33 +101,6 @@ def test_operations_have_the_names_of_the_mtf_program():
     assert len(found) == 3  # each processor has its own slice of w
     scopes = {send.operation for send in traffic.sends([value.op for value in last])}
     assert any(scope.startswith(y.operation.name) for scope in scopes)
-
-
-@pytest.mark.parametrize("wire_dtype", [None, tf.bfloat16])
-@pytest.mark.parametrize("small_bytes", [0, 2**20], ids=["divide", "collect"])
-@pytest.mark.parametrize(
-    ("count", "shares"), [(1, None), (2, [3, 1]), (3, [70, 25, 5]), (3, [1, 1, 1e-9]), (4, None), (4, [4, 3, 2, 1])]
-)
-def test_an_allreduce_sends_what_arithmetic_says(count, shares, small_bytes, wire_dtype, monkeypatch):
-    monkeypatch.setattr(collectives, "SMALL_BYTES", small_bytes)
-    devices = WORKERS[:count]
-    for dtype in (tf.float64, tf.int32):
-        xs = [on(device, tf.ones, [7, 13], dtype) for device in devices]
-        results = collectives.allreduce(xs, devices, shares=shares, wire_dtype=wire_dtype)
-        wire_bytes = 2 if wire_dtype and dtype.is_floating else None
-        expected = allreduce_bytes(91, count, item_bytes=dtype.size, wire_item_bytes=wire_bytes, shares=shares)
-        found = traffic.links(traffic.sends([result.op for result in results]))
-        assert found == {(devices[i], devices[j]): size for (i, j), size in expected.items()}
-
-
-def test_allreduce_bytes():
-    assert allreduce_bytes(1000, 1) == {}
-    assert allreduce_bytes(1000, 2, shares=[9, 1]) == {(0, 1): 4000, (1, 0): 4000}
-    assert allreduce_bytes(10, 3, wire_item_bytes=2) == {(0, 1): 20, (0, 2): 20, (1, 0): 20, (2, 0): 20}
-    large = allreduce_bytes(10**6, 3, shares=[70, 25, 5])
-    assert large[0, 1] == large[1, 0] == 4 * 950_000
-    assert large[1, 2] == 4 * 300_000
-    assert sum(large.values()) == 2 * 2 * 4 * 10**6  # each part comes from two others, and goes to them
 
 
 def sent_node(metadata, name, source, target, shape, dtype=tf.float32, op="_Send", slot=0):

@@ -216,7 +216,6 @@ MISTAKES = {
         "--targets=y",
     ],
     "r.nii cannot be read, or is damaged": lambda d: [with_bytes(nifti(d / "r.nii", LABELS[0]), 40, b"\t\x00")],
-    "s.nii cannot be read, or is damaged": lambda d: [with_bytes(nifti(d / "s.nii", LABELS[0]), 70, b"\x03\x03")],
     "u.csv is not a regular file": lambda d: [
         numpy(d / "u.npy", IMAGES),
         f"--targets={os.mkfifo(d / 'u.csv') or d / 'u.csv'}",
@@ -231,12 +230,9 @@ MISTAKES = {
     "b.npy cannot be read, or is damaged or cut off; it ends at byte 2,000": lambda d: [
         cut_off(numpy(d / "b.npy", IMAGES), 2000)
     ],
-    "c.npz cannot be read, or is damaged": lambda d: [csv(d / "c.npz")],
     "d.nii.gz cannot be read, or is damaged": lambda d: [cut_off(nifti(d / "d.nii.gz", LABELS[0]), 60)],
-    "e.nii cannot be read, or is damaged": lambda d: [csv(d / "e.nii")],
     "has 2 arrays of three axes or more (x, y); name one": lambda d: [hdf5(d / "f.h5", x=IMAGES, y=IMAGES)],
     "has no array 'z'; it has x": lambda d: [hdf5(d / "f.h5", x=IMAGES), "--key=z"],
-    "has no array 'par' of targets": lambda d: [hdf5(d / "f.h5", x=IMAGES), "--targets=par"],
     "does not fit the axes 'DHW'": lambda d: [g(d), "--axes=DHW"],
     "does not fit the axes ''": lambda d: [g(d, IMAGES[None])],
     "neither --labels and --targets are given": lambda d: [g(d)],

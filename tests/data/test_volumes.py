@@ -11,7 +11,6 @@ from tiers import parametrize
 
 from mtf_hetero import Layout, Lowering, UnevenMeshImpl, data, mtf, tf
 from mtf_hetero.data import _volumes_files as files
-from mtf_hetero.data import volumes as volumes_lib
 
 SHAPE = (11, 6, 6, 2)
 TRAIN, TEST = 7, 3
@@ -414,17 +413,3 @@ def test_a_batch_may_have_several_dimensions(made):
     for found, whole in ((images, image), (marks, label)):
         np.testing.assert_array_equal(np.concatenate(found, axis=1), whole.reshape(2, 3, *whole.shape[1:]))
         assert [part.shape[1] for part in found] == [2, 1]
-
-
-def test_a_device_too_few(made):
-    make = data.load_volumes(made[0]).test_input_fn
-    shape = [mtf.Dimension(name, size) for name, size in zip(DIMS, (4, *SHAPE))]
-    with pytest.raises(ValueError, match="1 devices are given for the 2 processors of mesh all:2"):
-        data.laid_out_volumes(make, Layout("all:2", ""), shape, ["cpu:0"])
-
-
-def test_files_have_a_limit(tmp_path):
-    planes = files.Planes((2, 64, 64, 1), "uint8", targets=("a",))
-    writer = files.VolumeWriter(str(tmp_path), planes)
-    assert writer._volumes_per_file == files.FILE_BYTES // (2 * (64 * 64 + 4 + 16))
-    assert volumes_lib.CACHED_BYTES == 2**30

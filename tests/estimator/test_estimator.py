@@ -8,7 +8,7 @@ import pytest
 from estimator_oracle import CountHook, X, line_data, line_model, line_steps, log_lines, make, scalars, trained_steps
 
 from mtf_hetero import estimator as estimator_lib
-from mtf_hetero._compat import mtf, tf
+from mtf_hetero._compat import tf
 from mtf_hetero.estimator import Estimator, EstimatorSpec, EvalSpec, ModeKeys, RunConfig, TrainSpec
 
 
@@ -213,57 +213,6 @@ def test_train_and_evaluate(tmp_path, monkeypatch):
     estimator_lib.train_and_evaluate(estimator, TrainSpec(line_data, 9), EvalSpec(line_data, 2))  # throttled
     assert evaluated == [2, 4, 6, 6, 9]
     assert sorted(scalars(tmp_path / "model" / "eval")["loss"]) == [2, 4, 6, 9]
-
-
-def mesh_model(features, labels, mode, params, config):
-    """A linear layer on an even stock mesh; its masters and slices are copied by mtf's own hooks."""
-    graph = mtf.Graph()
-    mesh = mtf.Mesh(graph, "mesh")
-    batch, inputs, outputs = mtf.Dimension("batch", 4), mtf.Dimension("inputs", 6), mtf.Dimension("outputs", 2)
-    x = mtf.import_tf_tensor(mesh, features, mtf.Shape([batch, inputs]))
-    w = mtf.get_variable(mesh, "w", mtf.Shape([inputs, outputs]), initializer=tf.zeros_initializer())
-    y = mtf.einsum([x, w], mtf.Shape([batch, outputs]))
-    loss = mtf.reduce_mean(mtf.square(y - 1.0))
-    mtf.scalar_summary("mean_square", loss)
-    updates = []
-    if mode == ModeKeys.TRAIN:
-        gradients = mtf.gradients([loss], [v.outputs[0] for v in graph.trainable_variables])
-        optimizer = mtf.optimize.SgdOptimizer(0.1)
-        updates = optimizer.apply_grads(gradients, graph.trainable_variables)
-    mesh_impl = mtf.placement_mesh_impl.PlacementMeshImpl("all:2", "inputs:all", ["cpu:0", "cpu:0"])
-    lowering = mtf.Lowering(graph, {mesh: mesh_impl})
-    restore = mtf.MtfRestoreHook(lowering)
-    tf_y, tf_loss = lowering.export_to_tf_tensor(y), lowering.export_to_tf_tensor(loss)
-    if mode == ModeKeys.PREDICT:
-        return EstimatorSpec(mode, predictions=tf_y, prediction_hooks=[restore])
-    if mode == ModeKeys.EVAL:
-        return EstimatorSpec(mode, loss=tf_loss, evaluation_hooks=[restore])
-    train_op = tf.group(*(lowering.lowered_operation(op) for op in updates), tf.train.get_global_step().assign_add(1))
-    saver = tf.train.Saver(tf.global_variables())
-    tf.add_to_collection(tf.GraphKeys.SAVERS, saver)
-    saver_hook = tf.train.CheckpointSaverHook(
-        config.model_dir, save_steps=100, saver=saver, listeners=[mtf.MtfCheckpointSaverListener(lowering)]
-    )
-    return EstimatorSpec(mode, loss=tf_loss, train_op=train_op, training_chief_hooks=[restore, saver_hook])
-
-
-def test_stock_mesh_program(tmp_path):
-    features = np.random.default_rng(0).normal(size=[4, 6]).astype(np.float32)
-
-    def input_fn():
-        return tf.data.Dataset.from_tensors((features, np.zeros([4], np.float32)))
-
-    estimator = make(tmp_path, mesh_model, save_summary_steps=1)
-    for _ in range(2):
-        estimator.train(input_fn)
-    w = np.zeros([6, 2])
-    for _ in range(2):
-        w -= 0.1 * 2 * features.T @ (features @ w - 1) / 8
-    np.testing.assert_allclose(estimator.get_variable_value("w"), w, rtol=1e-5)
-    assert estimator.evaluate(input_fn)["loss"] == pytest.approx(np.mean((features @ w - 1) ** 2), rel=1e-5)
-    np.testing.assert_allclose(list(estimator.predict(input_fn)), features @ w, rtol=1e-5)
-    found = scalars(tmp_path / "model")
-    assert found["mean_square"] == found["loss"] and sorted(found["loss"]) == [1, 2] and found["loss"][1] == 1
 
 
 def test_reference_variables(tmp_path):

@@ -117,17 +117,6 @@ def test_pieces_cover_a_tensor_once(shape, piece_bytes):
     assert (covered == 1).all()
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(28, "No space left on device")])
-def test_an_interrupted_export_leaves_nothing(error, checkpoint, tmp_path, monkeypatch):
-    def fail(*_, **__):
-        raise error
-
-    monkeypatch.setattr(tf.saved_model.Builder, "save", fail)
-    with pytest.raises((KeyboardInterrupt, saver_lib.WriteError)):
-        saved_model.write(tmp_path / "served", build, checkpoint=checkpoint, example_shape=[6])
-    assert os.listdir(tmp_path) == []
-
-
 def test_what_cannot_be_exported(checkpoint, tmp_path):
     with pytest.raises(ValueError, match="already exists; give a new directory"):
         saved_model.write(tmp_path, build, checkpoint=checkpoint, example_shape=[6])

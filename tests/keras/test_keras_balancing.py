@@ -1,7 +1,6 @@
 """`mtf_hetero.keras.fit` gives devices other shares: each batch has the logs of an undisturbed training."""
 
 import concurrent.futures
-import functools
 import itertools
 import math
 import re
@@ -9,8 +8,9 @@ import time
 
 import keras
 import pytest
+from batch_oracle import Blind, Undisturbed, blind  # noqa: F401 - a fixture
 from estimator_oracle import log_lines
-from fit_oracle import BATCH, images, make_model, same, state
+from fit_oracle import BATCH, images, make_model, same
 from keras_oracle import floatx
 from tiers import on_workers
 
@@ -19,7 +19,6 @@ from mtf_hetero import tf
 from mtf_hetero.cluster import LocalCluster
 from mtf_hetero.cost import trace
 from mtf_hetero.estimator import pace, rebalance_hook
-from mtf_hetero.keras import callbacks as callbacks_lib
 from mtf_hetero.keras import fitting
 from mtf_hetero.planner import resizing
 
@@ -34,24 +33,6 @@ def compiled():
     model = keras.Model(inputs, keras.layers.Dense(5, activation="softmax")(x))
     model.compile(keras.optimizers.Adam(0.01), "sparse_categorical_crossentropy", metrics=["accuracy"])
     return model
-
-
-class Blind(keras.callbacks.Callback):
-    """Notes the logs of each batch, without a look at weights."""
-
-    def __init__(self, act=None):
-        super().__init__()
-        self.logs, self.act = [], act
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.logs.append(dict(logs))
-        if self.act is not None:
-            self.act(len(self.logs))
-
-
-@pytest.fixture(autouse=True)
-def blind(monkeypatch):
-    monkeypatch.setattr(callbacks_lib, "_BLIND", (*callbacks_lib._BLIND, Blind))
 
 
 def begin_at_once(work, name):
@@ -76,34 +57,13 @@ def simulated(monkeypatch):
     monkeypatch.setattr(resizing, "_CPU", (1e7, 1e7))  # a step of this size is no overhead
 
 
-@functools.cache
-def undisturbed(count):
-    """The logs of each batch, those of each epoch, and the last values, as Keras trains."""
-    with floatx(tf.float64):
-        model, callback = make_model(compiled), Blind()
-        history = model.fit(*images(count), callbacks=[callback], **OPTIONS)
-        return callback.logs, history.history, state(model)
-
-
-def check(place, act=None, count=40):
-    """Assert that a training gives what Keras gives; returns its History."""
-    logs, expected, last = undisturbed(count)
-    callback = Blind(act)
-    with floatx(tf.float64):
-        model = make_model(compiled)
-        history = mtf_hetero.keras.fit(model, *images(count), callbacks=[callback], **OPTIONS, **place)
-        assert len(callback.logs) == len(logs)
-        for found, batch in zip(callback.logs, logs, strict=True):
-            same(found, batch, 1e-12)
-        same(history.history, expected, 1e-12)
-        same(state(model), last, 1e-9)
-    return history
+UNDISTURBED = Undisturbed(compiled, *images(40), **OPTIONS)
 
 
 @pytest.mark.usefixtures("simulated")
 def test_a_device_that_becomes_slower_gets_a_smaller_share(monkeypatch):
     lines = log_lines(monkeypatch)
-    (change,) = check(BATCH).changes
+    (change,) = UNDISTURBED.check(**BATCH).changes
     assert change["step"] == pace.WARM_UP_STEPS + CUT + 1 + 4  # seen in three of the five before the last
     assert change["why"].startswith("cpu:0 is 4.00x as slow as at the beginning, and a step is predicted to take ")
     assert change["sizes_before"] == {"batch": [5, 2, 1]}
@@ -117,7 +77,7 @@ def test_a_device_that_becomes_slower_gets_a_smaller_share(monkeypatch):
 @pytest.mark.full
 @pytest.mark.usefixtures("simulated")
 def test_shares_stay_if_that_is_asked():
-    assert check({**BATCH, "rebalance": "off"}).changes == []
+    assert UNDISTURBED.check(**BATCH, rebalance="off").changes == []
 
 
 def larger():

@@ -1,6 +1,5 @@
 """`mtf_hetero.keras.fit` continues without a lost worker: each batch has the logs of an undisturbed training."""
 
-import functools
 import os
 import re
 import signal
@@ -8,15 +7,12 @@ import threading
 
 import keras
 import pytest
+from batch_oracle import Blind, Undisturbed, blind  # noqa: F401 - a fixture
 from estimator_oracle import await_wanted, log_lines
-from fit_oracle import Noise, images, make_model, network, same, state
-from keras_oracle import floatx
+from fit_oracle import Noise, images, network
 from tiers import losing_workers
 
-import mtf_hetero.keras
-from mtf_hetero import tf
 from mtf_hetero.estimator import Elastic
-from mtf_hetero.keras import callbacks as callbacks_lib
 from mtf_hetero.keras import course, fitting
 
 LOST = {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}
@@ -33,18 +29,6 @@ def compiled():
     rate = keras.optimizers.schedules.ExponentialDecay(0.02, 3, 0.7)
     model.compile(keras.optimizers.Adam(rate), "sparse_categorical_crossentropy", metrics=["accuracy"])
     return model
-
-
-class Blind(keras.callbacks.Callback):
-    """Notes the logs of each batch, and acts after some, without a look at weights."""
-
-    def __init__(self, acts=None):
-        super().__init__()
-        self.logs, self.acts = [], acts or {}
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.logs.append(dict(logs))
-        self.acts.get(len(self.logs), int)()
 
 
 class Looking(Blind):
@@ -68,35 +52,13 @@ class InTests(Blind):
         self.acts_in_tests.get(self.tests, int)()
 
 
-@pytest.fixture(autouse=True)
-def blind(monkeypatch):
-    monkeypatch.setattr(callbacks_lib, "_BLIND", (*callbacks_lib._BLIND, Blind))
-
-
-@functools.cache
-def undisturbed(kind):
-    """The logs of each batch, those of each epoch, and the last values, as Keras trains."""
-    with floatx(tf.float64):
-        model, callback = make_model(compiled), kind()
-        history = model.fit(*images(48), validation_data=images(9, seed=1), callbacks=[callback], **OPTIONS)
-        return callback.logs, history.history, state(model)
+UNDISTURBED = Undisturbed(compiled, *images(48), validation_data=images(9, seed=1), **OPTIONS)
 
 
 def check(workers, acts, kind=Blind, **place):
     """Assert that a training, in which something is done after some batches, gives what Keras gives."""
-    logs, history, last = undisturbed(kind)
-    callback = kind(acts)
     place = {"workers": workers.addresses, "layout": "batch", "list_speed": "4,2,1", "wait_for_workers": 1} | place
-    with floatx(tf.float64):
-        model = make_model(compiled)
-        found = mtf_hetero.keras.fit(
-            model, *images(48), validation_data=images(9, seed=1), callbacks=[callback], **OPTIONS, **place
-        )
-        assert len(callback.logs) == len(logs) == BATCHES
-        for batch, expected in enumerate(logs):
-            same(callback.logs[batch], expected, 1e-12)
-        same(found.history, history, 1e-12)
-        same(state(model), last, 1e-9)
+    UNDISTURBED.check(kind, acts, **place)
 
 
 @pytest.fixture
@@ -127,15 +89,27 @@ def test_training_continues_after_a_loss_in_its_validation(layout, batch, worker
     check(workers, {batch: lambda: lose(workers)}, InTests, layout=layout)
 
 
+THREE_BATCHES = 4 * 3 * 8 * 6 * 6 * 3 * 8  # bytes of which a quarter may be used for them
+LOSSES = {  # the layout, how a worker is lost, after which batch, the share of time for copies, and the event
+    "all have all variables": ("batch", "killed", 9, 1e-9, (9, 0)),
+    "from the end of an epoch": ("filters", "stopped", 9, 1e-9, (6, 3)),
+    "a copy after each step": ("filters", "killed", 9, 1e9, (9, 0)),
+    "batches beyond the memory": ("filters", "killed", 11, 1e-9, (9, 2)),
+    "a callback that looks": ("batch", "killed", 9, 1e-9, (9, 0)),  # all weights are brought to this process
+}
+
+
 @losing_workers
 @pytest.mark.full
 @pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize(("layout", "how"), [("batch", "killed"), ("filters", "stopped")])
-def test_training_continues_without_a_lost_worker(layout, how, workers, lines, monkeypatch):
-    monkeypatch.setattr("mtf_hetero.checkpoint.pace._SHARE", 1e-9)  # no copy is due
-    check(workers, {9: lambda: lose(workers, how)}, layout=layout)
-    # the devices that are left have all variables, or those of the end of the first epoch are in memory
-    assert event(lines) == {"batch": (9, 0), "filters": (6, 3)}[layout]
+@pytest.mark.parametrize("name", LOSSES)
+def test_training_continues_without_a_lost_worker(name, workers, lines, monkeypatch):
+    layout, how, batch, share, expected = LOSSES[name]
+    monkeypatch.setattr("mtf_hetero.checkpoint.pace._SHARE", share)
+    if name == "batches beyond the memory":
+        monkeypatch.setattr("mtf_hetero.keras.course.free_bytes", lambda: THREE_BATCHES)
+    check(workers, {batch: lambda: lose(workers, how)}, Looking if "callback" in name else Blind, layout=layout)
+    assert event(lines) == expected
     assert sum(" is gone: " in line for line in lines) == 1
 
 
@@ -153,30 +127,6 @@ def test_a_worker_is_lost_in_the_middle_of_a_step(seconds, workers, lines):
 def test_training_continues_with_measured_devices(workers, lines):
     """One of them may be fastest alone. Training then continues on another one."""
     check(workers, {9: lambda: lose(workers)}, layout="filters", list_speed="auto")
-
-
-@losing_workers
-@pytest.mark.full
-def test_steps_are_taken_again_from_the_last_copy(workers, lines, monkeypatch):
-    monkeypatch.setattr("mtf_hetero.checkpoint.pace._SHARE", 1e9)  # after each step
-    check(workers, {9: lambda: lose(workers)}, layout="filters")
-    assert event(lines) == (9, 0)
-
-
-@losing_workers
-@pytest.mark.full
-def test_batches_that_take_too_much_memory_are_not_kept(workers, lines, monkeypatch):
-    monkeypatch.setattr("mtf_hetero.checkpoint.pace._SHARE", 1e-9)  # no copy is due
-    monkeypatch.setattr("mtf_hetero.keras.course.free_bytes", lambda: 4 * 3 * 8 * 6 * 6 * 3 * 8)  # of three batches
-    check(workers, {11: lambda: lose(workers)}, layout="filters")
-    assert event(lines) == (9, 2)
-
-
-@losing_workers
-@pytest.mark.full
-def test_what_a_callback_changes_is_kept(workers, lines):
-    check(workers, {9: lambda: lose(workers)}, Looking)
-    assert event(lines) == (9, 0)  # a callback that looks has all weights brought to this process
 
 
 @losing_workers

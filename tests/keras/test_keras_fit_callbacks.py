@@ -192,22 +192,16 @@ def test_weights_are_read_only_where_somebody_looks(callbacks, reads, monkeypatc
     assert len(count) == reads
 
 
-class Tracker(keras.callbacks.Callback):
+class Tracker(Callback):
     """Does what WandbMetricsLogger and MlflowCallback do: logs each batch and each test, with the learning rate."""
 
-    def __init__(self, seen: list[list[float]]) -> None:
-        super().__init__()
-        self.seen: list[float] = []
-        seen.append(self.seen)
-
     def log(self, logs: dict[str, float] | None) -> None:
-        optimizer: Any = self.model.optimizer  # pyright: ignore[reportOptionalMemberAccess]
+        optimizer = self.trained.optimizer
         self.seen += [*(logs or {}).values(), float(optimizer.learning_rate), int(optimizer.iterations.numpy())]
 
     def on_train_begin(self, logs=None):
-        model: Any = self.model
-        self.seen.append(model.optimizer.get_config()["momentum"])
-        model.summary(print_fn=lambda line, **_: None)
+        self.seen.append(self.trained.optimizer.get_config()["momentum"])
+        self.trained.summary(print_fn=lambda line, **_: None)
 
     def on_batch_end(self, batch, logs=None):
         self.log(logs)

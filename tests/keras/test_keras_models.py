@@ -7,17 +7,11 @@ import pytest
 from keras import layers
 from keras_oracle import check, floatx, inferred, make_layouts
 from networks import NETWORKS, nested
-from tiers import parametrize
 
 import mtf_hetero
 from mtf_hetero import Layout, mtf, tf
 from mtf_hetero.keras import build
 from mtf_hetero.layouts import LAYOUTS
-
-FAMILIES = {  # some of keras.applications: the benchmark any_step trains them all
-    "ConvNeXtTiny": {"classifier_activation": None, "classes": 5},
-    "MobileNetV2": {"alpha": 0.35, "pooling": "avg", "include_top": False},
-}
 
 
 def recipes(graph):
@@ -41,17 +35,6 @@ def test_recipes():
 def test_networks_on_every_kind_of_layout(name):
     with floatx(tf.float64):
         check(NETWORKS[name](), training=True, dtype=tf.float64, layouts=make_layouts, tolerance=1e-8)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", FAMILIES)
-def test_families_of_keras_applications(name):
-    keras.utils.set_random_seed(1)
-    model = getattr(keras.applications, name)(weights=None, input_shape=(32, 32, 3), **FAMILIES[name])
-    builder = build(model)
-    images = np.random.default_rng(0).standard_normal((3, *model.input_shape[1:])).astype(np.float32)
-    expected = np.asarray(model(images, training=False))
-    np.testing.assert_allclose(inferred(builder, images, "filters"), expected, atol=1e-5, rtol=1e-4)
 
 
 def test_dropout_has_its_rate_and_no_layout():
@@ -115,51 +98,6 @@ def test_a_call_that_infers_within_one_that_says_nothing():
     x = layers.Dropout(0.5)(keras.Sequential([keras.Input((10, 10, 3)), inner])(inputs, training=False))
     ones = np.ones((6, 10, 10, 3), np.float32)
     np.testing.assert_array_equal(inferred(build(keras.Model(inputs, x)), ones, training=None), ones)
-
-
-class Table(layers.Layer):
-    """A table of vectors."""
-
-    def build(self, shape):
-        self.vectors = self.add_weight(shape=(12, 3), name="vectors", initializer="normal")
-
-    def call(self, x):
-        return keras.ops.matmul(x, self.vectors)
-
-
-class Back(layers.Layer):
-    """The same table in another form: as it is, transposed, or as two numbers of rows."""
-
-    def __init__(self, table, form, **options):
-        super().__init__(**options)
-        self.table, self.form = table, form
-
-    def call(self, x):
-        vectors = self.table.vectors
-        if self.form == "transposed":
-            return keras.ops.matmul(x, keras.ops.transpose(vectors))
-        if self.form == "as it is":
-            return keras.ops.matmul(2 * x, keras.ops.transpose(vectors))
-        return keras.ops.einsum("bc,ijc->bij", x, keras.ops.reshape(vectors, (4, 3, 3)))
-
-
-@parametrize(
-    ("form", "split"),
-    [
-        ("transposed", "tied/vectors/0"),
-        ("as it is", "tied/vectors/1"),
-        ("in two", "tied/vectors/0"),
-        ("transposed", "batch"),
-    ],
-    first=[("transposed", "tied/vectors/0")],
-)
-def test_a_weight_that_is_used_twice_in_different_forms(form, split):
-    with floatx(tf.float64):
-        inputs = keras.Input((12,))
-        first = Table(name="tied")
-        model = keras.Model(inputs, Back(first, form, name="back")(first(inputs)))
-        layout = Layout("all:3", f"{split}:all", {"all": [4, 2, 1]})
-        check(model, training=True, dtype=tf.float64, layouts=lambda graph: [layout], tolerance=1e-9)
 
 
 def test_a_softmax_of_what_is_flattened_is_over_all_of_it():

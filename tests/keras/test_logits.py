@@ -9,56 +9,34 @@ from keras_oracle import inferred
 from mtf_hetero.keras import build
 
 
-def base():
-    images = keras.Input((6, 5, 2))
-    return images, layers.Flatten()(layers.Conv2D(4, 3, activation="relu", name="conv")(images))
+def head(**options):
+    return layers.Dense(3, name="head", **options)
 
 
-def dense():
-    images, x = base()
-    return keras.Model(images, layers.Dense(3, activation="softmax", name="head")(x))
+ENDS = {  # of a model of images: its layers behind a convolution
+    "dense": lambda: [layers.Flatten(), head(activation="softmax")],
+    "softmax layer": lambda: [layers.Flatten(), head(), layers.Softmax()],
+    "activation layer": lambda: [layers.Flatten(), head(), layers.Activation("softmax")],
+    "nested": lambda: [layers.Flatten(), keras.Sequential([keras.Input((48,)), head(activation="softmax")])],
+    "pixels": lambda: [layers.Conv2D(3, 1, activation="softmax", name="head")],
+    "reshaped": lambda: [layers.Flatten(), head(activation="softmax"), layers.Reshape((1, 3))],
+    "logits": lambda: [layers.Flatten(), head(), layers.Reshape((3,))],
+}
 
 
-def softmax_layer():
-    images, x = base()
-    return keras.Model(images, layers.Softmax()(layers.Dense(3, name="head")(x)))
+def make_model(name):
+    return keras.Sequential([keras.Input((6, 5, 2)), layers.Conv2D(4, 3, activation="relu"), *ENDS[name]()])
 
 
-def activation_layer():
-    images, x = base()
-    return keras.Model(images, layers.Activation("softmax")(layers.Dense(3, name="head")(x)))
-
-
-def nested():
-    images, x = base()
-    head = keras.Sequential([keras.Input((48,)), layers.Dense(3, activation="softmax", name="head")], name="top")
-    return keras.Model(images, head(x))
-
-
-def pixels():
-    images = keras.Input((6, 5, 2))
-    return keras.Model(images, layers.Conv2D(3, 1, activation="softmax", name="head")(images))
-
-
-def reshaped():
-    images, x = base()
-    return keras.Model(images, layers.Reshape((1, 3))(layers.Dense(3, activation="softmax")(x)))
-
-
-def logits():
-    images, x = base()
-    return keras.Model(images, layers.Reshape((3,))(layers.Dense(3, name="head")(x)))
-
-
-@pytest.mark.parametrize("make", [dense, softmax_layer, activation_layer, nested, pixels, reshaped, logits])
+@pytest.mark.parametrize("name", ENDS)
 @pytest.mark.parametrize("recipe", [None, pytest.param("filters", marks=pytest.mark.full)])
-def test_the_softmax_of_the_logits_is_what_the_model_gives(make, recipe):
-    model = make()
+def test_the_softmax_of_the_logits_is_what_the_model_gives(name, recipe):
+    model = make_model(name)
     images = np.random.default_rng(1).standard_normal((4, 6, 5, 2)).astype(np.float32)
     expected = np.asarray(model(images))
     found = inferred(build(model, logits=True), images, recipe)
     probabilities = np.exp(found) / np.exp(found).sum(-1, keepdims=True)
-    if make is not logits:
+    if name != "logits":
         np.testing.assert_allclose(probabilities, expected, atol=1e-6)
         assert np.abs(found.sum(-1) - 1).max() > 1e-3
     else:
@@ -67,7 +45,8 @@ def test_the_softmax_of_the_logits_is_what_the_model_gives(make, recipe):
 
 
 def test_other_ends_are_refused():
-    images, x = base()
+    images = keras.Input((6, 5, 2))
+    x = layers.Flatten()(layers.Conv2D(4, 3, activation="relu", name="conv")(images))
     for outputs, message in [
         (layers.Dense(3, activation="sigmoid", name="head")(x), "ends in activation Sigmoid .*head.*; end it in"),
         (layers.Softmax(axis=1)(layers.Reshape((16, 3))(x)), "a softmax over another axis than the last"),

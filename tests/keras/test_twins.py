@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 from tiers import parametrize
+from toy_models import TOY
 
 import mtf_hetero
 import mtf_hetero.layers
@@ -17,24 +18,17 @@ from mtf_hetero.models import MODELS, Model
 
 BATCH = 3
 SMALL = {  # of each network, what makes it small: shape of images, and changes of its configuration
-    "alexnet": ((11, 9, 2), {"filters": (3, 4, 5, 4, 3), "units": (7, 6)}),
+    name: ((toy["size"] + 1, toy["size"], MODELS[name].image_shape[-1]), {"classes": 4, **toy["config"]})
+    for name, toy in TOY.items()
+} | {
     "cosmoflow": ((16, 16, 16, 2), {"filters": (2, 3, 2, 3), "strided": 3, "head": (5, 4)}),
     "cosmoflow_bn": ((8, 8, 8, 2), {"filters": (2, 3, 2), "strided": 2, "head": (5,), "outputs": 2}),
     "cosmoflow_small": ((16, 16, 16, 1), {"filters": (2, 3, 2, 3), "head": (5,)}),
-    "lenet": ((13, 11, 1), {"filters": (3, 4), "units": (6, 5)}),
-    "marques": ((7, 9, 3), {"filters": (4, 5), "classes": 4}),
-    "paper_cifar": ((9, 8, 3), {"stages": (((3, 4), (3, 5)), ((3, 6),)), "units": 7}),
-    "paper_mnist": ((9, 7, 1), {"stages": (((7, 4), (5, 5), (3, 3)),), "units": 7}),
-    "resnet18": ((9, 8, 3), {"blocks": (2, 1), "filters": (4, 4, 5)}),
-    "resnet34": ((19, 17, 3), {"blocks": (1, 1), "filters": (4, 5, 5), "stem": "imagenet"}),
-    "resnet50": ((8, 9, 3), {"blocks": (1, 2), "filters": (4, 3, 4), "classes": 3}),
     "unet3d": ((8, 8, 8, 1), {"down": ((2, 3), (3, 4)), "bottom": (4, 5), "up": ((2, 3), (3, 2))}),
     "unet3d_small": ((4, 8, 4, 2), {"batch_norm": False, "classes": 4}),
-    "vgg11": ((16, 33, 3), {"stages": ((4,), (5,), (6, 6), (5,)), "head": (7, 6)}),
-    "vgg13": ((8, 9, 3), {"stages": ((4, 3), (5,)), "head": (7,), "batch_norm": True}),
-    "vgg16": ((9, 8, 3), {"stages": ((3, 4, 3),), "head": ()}),
-    "vgg19": ((4, 4, 3), {"stages": ((3,) * 4, (4,) * 4), "head": (5, 4), "classes": 6}),
 }
+for _, changes in SMALL.values():
+    changes.pop("training", None)
 FIRST = ("lenet", "resnet50", "unet3d", "vgg13")
 
 
@@ -216,7 +210,7 @@ def test_mistakes_are_named(tmp_path):
     ):
         to_keras(model, tmp_path / "none", **options)
     checkpoint = saved(tmp_path / "model.ckpt-1", {"conv1/kernel": np.zeros([5, 5, 1, 4], np.float32)})
-    message = r"variable 'conv1/kernel' has shape \[5, 5, 1, 3\] in this network, but shape \[5, 5, 1, 4\] in the"
+    message = r"variable 'conv1/kernel' has shape \[5, 5, 1, 5\] in this network, but shape \[5, 5, 1, 4\] in the"
     with pytest.raises(ValueError, match=f"{checkpoint} belongs to another network: {message}"):
         to_keras(model, checkpoint, **options)
     with pytest.raises(ValueError, match="classes: a keras.Model has no such options; remove them"):

@@ -216,22 +216,11 @@ class TestSplitByTime:
         times = [lambda n, speed=speed: n / speed for speed in (70, 25, 5)]
         assert split_by_time(total, times) == split_by_share(total, [70, 25, 5])
 
-    def test_step_times(self):
-        warps = [lambda n: -(-n // 32), lambda n: -(-n // 32)]
-        assert max(t(n) for t, n in zip(warps, split_by_time(100, warps), strict=True)) == 2
-        assert split_by_time(96, warps, multiple_of=32) == (64, 32)
-
     def test_ties_are_dealt_evenly(self):
         assert split_by_time(7, [lambda n: 1.0] * 3) == (3, 2, 2)
 
     def test_a_fast_size_is_found(self):
         assert split_by_time(10, [lambda n: 1 if n == 7 else 9, lambda n: n]) == (7, 3)
-
-    def test_of_the_least_maxima_the_least_sum(self):
-        assert split_by_time(4, [lambda n: 5, lambda n: [9, 5, 4, 1, 5][n]]) == (1, 3)
-
-    def test_zero_units(self):
-        assert split_by_time(5, [lambda n: n, lambda n: 100 * bool(n)], minimum=0) == (5, 0)
 
     def test_larger_programme(self):
         times = [lambda n: n / 40 + (n % 8 > 0), lambda n: n / 40 + (n % 4 > 0), lambda n: n / 20]

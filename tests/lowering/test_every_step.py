@@ -53,19 +53,6 @@ def test_windows_that_a_stride_does_not_divide_are_tensorflow_s(case):
         np.testing.assert_allclose(found[name][0], array, rtol=0, atol=1e-9)
 
 
-def test_models_of_volumes_with_voxels_left_over():
-    def build(feed):
-        dims = [mtf.Dimension(name, size) for name, size in (("d", 11), ("h", 12), ("w", 5))]
-        x = feed("x", [B, *dims, C])
-        outputs = {}
-        for size, stride in ((1, 4), (3, 2), (2, 3)):
-            w = feed(f"kernel {size}", [*(mtf.Dimension(f"k{i}", size) for i in range(3)), C, F])
-            outputs[f"{size} {stride}"] = mtf.Conv3dOperation(x, w, [1, stride, stride, stride, 1], "SAME").outputs[0]
-        return outputs
-
-    check(build, Layout("x:2;y:2", "h:x;d:y", {"x": [3, 1]}), **ONCE)
-
-
 def test_a_transposed_convolution_that_tensorflow_would_refuse():
     """Mtf's shape is n * stride, of which windows of 3 at a stride of 2 are not n."""
 

@@ -39,28 +39,18 @@ def kernel(feed, name, sizes, last):
     return variable(feed, f"kernel {name}".replace(" ", "_"), [*window, *last])
 
 
-def convolutions(extent, cases):
+def windowed(extent, cases, operation=mtf.Conv2dOperation):
+    """A program of convolutions, or of transposed ones, which swap the channels of a kernel."""
+    is_transposed = operation is mtf.Conv2dTransposeOperation
+
     def build(feed):
         x = feed("x", [B, mtf.Dimension("h", extent), W, C])
         outputs = {}
         for size, stride, padding in cases:
             name = f"{size} {stride} {padding}"
-            w = kernel(feed, name, [size, 2], [C, F])
-            outputs[name] = mtf.Conv2dOperation(x, w, [1, stride, 1, 1], padding).outputs[0]
-        return outputs
-
-    return build
-
-
-def transposed(extent, cases):
-    def build(feed):
-        x = feed("x", [B, mtf.Dimension("h", extent), W, C])
-        outputs = {}
-        for size, stride, padding in cases:
-            name = f"{size} {stride} {padding}"
-            width = 1 if padding == "VALID" else 2
-            w = kernel(feed, name, [size, width], [F, C])
-            outputs[name] = mtf.Conv2dTransposeOperation(x, w, [1, stride, 1, 1], padding).outputs[0]
+            width = 1 if is_transposed and padding == "VALID" else 2
+            w = kernel(feed, name, [size, width], [F, C] if is_transposed else [C, F])
+            outputs[name] = operation(x, w, [1, stride, 1, 1], padding).outputs[0]
         return outputs
 
     return build
@@ -68,12 +58,12 @@ def transposed(extent, cases):
 
 @each_of_a_kind(("extent", "layout"), CASES, first=CASES[1:3])
 def test_convolutions(extent, layout, some, options):
-    check(convolutions(extent, some(CONVOLUTIONS)), layout, **options)
+    check(windowed(extent, some(CONVOLUTIONS)), layout, **options)
 
 
 @each_of_a_kind(("extent", "layout"), CASES[1:], first=CASES[1:2])
 def test_transposed_convolutions(extent, layout, some, options):
-    check(transposed(extent, some(TRANSPOSED)), layout, **options)
+    check(windowed(extent, some(TRANSPOSED), mtf.Conv2dTransposeOperation), layout, **options)
 
 
 def convolutions_3d(convolutions, transposed):
@@ -98,6 +88,9 @@ CONVOLUTIONS_3D = [
     ((5, 3, 2), (1, 1, 1), "VALID"),
     ((2, 3, 3), (2, 1, 1), "VALID"),
     ((4, 1, 1), (2, 3, 1), "VALID"),
+    ((1, 1, 1), (4, 4, 4), "SAME"),
+    ((3, 3, 3), (2, 2, 2), "SAME"),
+    ((2, 2, 2), (3, 3, 3), "SAME"),
 ]
 TRANSPOSED_3D = [((3, 4, 2), (2, 1, 3)), ((2, 2, 2), (2, 2, 2))]
 
@@ -130,13 +123,6 @@ def test_overlapping_pools(extent, layout, some, options):
         return outputs | pooled(x, some(POOLS))
 
     check(build, layout, **options)
-
-
-def test_overlapping_pools_3d():
-    def build(feed):
-        return pooled(feed("x", [B, mtf.Dimension("d", 13), W, mtf.Dimension("v", 3), C]), POOLS[::5])
-
-    check(build, over(5, "d:x"), dtype=tf.float32, **ONCE)
 
 
 @pytest.mark.parametrize("kind", ["conv", "transposed", "max", "avg", "avg gradient"])
@@ -227,16 +213,6 @@ def test_dilated_convolutions_are_tensorflow_s():
         for (sizes, rates), padding in DILATED:
             y = tf.nn.conv2d(arrays["x"], arrays[f"w {sizes}"], 1, padding, dilations=rates)
             np.testing.assert_allclose(slices[f"{sizes} {padding}"][0], session.run(y), rtol=0, atol=1e-12)
-
-
-def test_a_dilated_kernel_in_3d():
-    def build(feed):
-        x = feed("x", [B, mtf.Dimension("d", 7), W, mtf.Dimension("v", 3), C])
-        w = layers.dilate(kernel(feed, "dilated", [3, 2, 1], [C, F]), 2)
-        assert w.shape.to_integer_list == [5, 3, 1, 2, 3]
-        return {"y": mtf.Conv3dOperation(x, w, [1] * 5, "SAME").outputs[0]}
-
-    check(build, over(3, "d:x"), **ONCE)
 
 
 G, H = mtf.Dimension("g", 3), mtf.Dimension("h", 6)

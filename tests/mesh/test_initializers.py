@@ -4,13 +4,13 @@ import functools
 
 import numpy as np
 import pytest
+from held import SHAPES, Held
 from oracle import cpu_mesh_impl
 from tiers import on_workers, parametrize
 
 import mtf_hetero
-from mtf_hetero import Layout, mtf, tf
+from mtf_hetero import Layout, tf
 
-C, F = mtf.Dimension("c", 7), mtf.Dimension("f", 11)
 LAYOUTS = {
     "one": Layout("x:1", ""),
     "replicated": Layout("x:3", ""),
@@ -18,44 +18,6 @@ LAYOUTS = {
     "split": Layout("x:3", "f:x", {"x": [70, 25, 5]}),  # but for the scalar
     "empty": Layout("x:3;y:2", "f:x", sizes={"f": [0, 9, 2]}),
 }
-
-
-class Program:
-    """Three variables that start from random numbers without a seed, and an update of one of them.
-
-    Args:
-      mesh_impl: an UnevenMeshImpl.
-    """
-
-    def __init__(self, mesh_impl):
-        self.mesh_impl, graph = mesh_impl, mtf.Graph()
-        mesh = mtf.Mesh(graph, "mesh")
-        for name, shape in {"w": [C, F], "u": [F], "s": []}.items():
-            mtf.get_variable(mesh, name, mtf.Shape(shape), initializer=tf.random_normal_initializer())
-        self.variables = graph.all_variables
-        self.lowering = mtf_hetero.Lowering(graph, {mesh: mesh_impl})
-        self.slices = [self.lowering.tensors[v.outputs[0]].to_laid_out_tensor().tensor_list for v in self.variables]
-        self.initialize, self.local = tf.global_variables_initializer(), tf.local_variables_initializer()
-        self.copy = self.lowering.copy_masters_to_slices()
-
-    def values(self, session):
-        """The variables; asserts that each processor has its slice of them."""
-        wholes = []
-        for variable, slices in zip(self.variables, session.run(self.slices), strict=True):
-            shape = variable.shape
-            whole = np.full(shape.to_integer_list, np.nan, np.float32)
-            boxes = []
-            for pnum, slice_ in enumerate(slices):
-                begin, size = self.mesh_impl.slice_begin(shape, pnum), self.mesh_impl.slice_shape(shape, pnum)
-                assert list(slice_.shape) == size
-                boxes.append(tuple(slice(b, b + s) for b, s in zip(begin, size, strict=True)))
-            for box, slice_ in zip(reversed(boxes), reversed(slices), strict=True):
-                whole[box] = slice_
-            for pnum, (box, slice_) in enumerate(zip(boxes, slices, strict=True)):
-                np.testing.assert_array_equal(slice_, whole[box], err_msg=f"{variable.name}, processor {pnum}")
-            assert np.isfinite(whole).all()
-            wholes.append(whole)
-        return wholes
 
 
 def one_after_another(*names):
@@ -88,7 +50,7 @@ def check_twice(way, program, session):
     first = program.values(session)
     way(program, session)
     second = program.values(session)
-    assert all((a != b).all() for a, b in zip(first, second, strict=True))
+    assert all((first[name] != value).all() for name, value in second.items())
     assert session.run(tf.report_uninitialized_variables()).size == 0
 
 
@@ -97,7 +59,7 @@ def test_every_combination_of_initializers(layout):
     layout = LAYOUTS[layout]
     for name, way in WAYS.items():
         with tf.Graph().as_default(), tf.Session(config=session_config(layout)) as session:
-            program = Program(cpu_mesh_impl(layout))
+            program = Held(cpu_mesh_impl(layout))
             try:
                 check_twice(way, program, session)
             except Exception as error:
@@ -110,12 +72,12 @@ def test_initializers_in_one_run_many_times():
     """TensorFlow runs what is in one call in any order; each processor has its slice of the same new values."""
     layout = LAYOUTS["partly"]
     with tf.Graph().as_default(), tf.Session(config=session_config(layout)) as session:
-        program = Program(cpu_mesh_impl(layout))
-        before = [np.full(v.shape.to_integer_list, np.nan) for v in program.variables]
+        program = Held(cpu_mesh_impl(layout))
+        before = dict.fromkeys(SHAPES, np.nan)
         for _ in range(30):
             session.run(tf.group(program.local, program.initialize))
             values = program.values(session)
-            assert all((a != b).all() for a, b in zip(before, values, strict=True))
+            assert all(np.all(before[name] != value) for name, value in values.items())
             before = values
 
 
@@ -123,7 +85,7 @@ def test_what_depends_on_initializers_is_run():
     """Nothing is skipped with the copies of a variable that has no value yet."""
     layout = LAYOUTS["replicated"]
     with tf.Graph().as_default(), tf.Session(config=session_config(layout)) as session:
-        program = Program(cpu_mesh_impl(layout))
+        program = Held(cpu_mesh_impl(layout))
         with tf.control_dependencies([program.local]):
             after_local = tf.constant(1) + 1
         with tf.control_dependencies([tf.group(program.initialize, program.local)]):
@@ -157,7 +119,7 @@ def test_monitored_sessions_with_scaffolds(name, tmp_path):
     layout = LAYOUTS["replicated"]
     with tf.Graph().as_default():
         tf.train.get_or_create_global_step()
-        program = Program(cpu_mesh_impl(layout))
+        program = Held(cpu_mesh_impl(layout))
         scaffold, values = SCAFFOLDS[name](program), []
         for _ in range(2):  # the second restores what the first saved
             with tf.train.MonitoredTrainingSession(
@@ -168,8 +130,8 @@ def test_monitored_sessions_with_scaffolds(name, tmp_path):
                 log_step_count_steps=None,
             ) as session:
                 values.append(session.run_step_fn(functools.partial(values_in, program)))
-    for first, second in zip(*values, strict=True):
-        np.testing.assert_array_equal(second, first)
+    for name, value in values[0].items():
+        np.testing.assert_array_equal(values[1][name], value)
 
 
 @pytest.mark.parametrize("layout", ["one", "replicated", "partly"])
@@ -177,44 +139,25 @@ def test_variables_that_are_loaded(layout):
     """tf.Variable.load sets the replicas too; what a Saver restores, the local initializer brings to them."""
     layout = LAYOUTS[layout]
     with tf.Graph().as_default(), tf.Session(config=session_config(layout)) as session:
-        program = Program(cpu_mesh_impl(layout))
+        program = Held(cpu_mesh_impl(layout))
         session.run(program.initialize)
         for variable in tf.global_variables():
             variable.load(np.full(variable.shape.as_list(), 3.0, np.float32), session)
-        assert all((value == 3.0).all() for value in program.values(session))
+        assert all((value == 3.0).all() for value in program.values(session).values())
 
 
 @pytest.mark.parametrize("last", ["local", "copy"])
 def test_replicas_follow_a_restore_in_the_same_session(last, tmp_path):
     layout = LAYOUTS["partly"]
     with tf.Graph().as_default(), tf.Session(config=session_config(layout)) as session:
-        program, saver = Program(cpu_mesh_impl(layout)), tf.train.Saver()
+        program, saver = Held(cpu_mesh_impl(layout)), tf.train.Saver()
         session.run(program.initialize)
         expected, path = program.values(session), saver.save(session, str(tmp_path / "model"))
         session.run(program.initialize)
         saver.restore(session, path)
         session.run(getattr(program, last))
-        for value, whole in zip(program.values(session), expected, strict=True):
-            np.testing.assert_array_equal(value, whole)
-
-
-@parametrize("name", ["grouped", "local, global", "each master"], first=["grouped"])
-def test_a_graph_that_is_lowered_twice(name):
-    """On two layouts: the slices of the second are replicas of those of the first."""
-    layouts = [LAYOUTS["partly"], LAYOUTS["empty"], LAYOUTS["replicated"]]
-    with tf.Graph().as_default(), tf.Session(config=session_config(layouts[0])) as session:
-        program = Program(cpu_mesh_impl(layouts[0]))
-        (mesh,) = {v.mesh for v in program.variables}
-        others = []
-        for layout in layouts[1:]:
-            mesh_impl = cpu_mesh_impl(layout)
-            lowering = mtf_hetero.Lowering(program.variables[0].graph, {mesh: mesh_impl})
-            others.append([lowering.export_to_tf_tensor(v.outputs[0]) for v in program.variables])
-        program.initialize, program.local = tf.global_variables_initializer(), tf.local_variables_initializer()
-        check_twice(WAYS[name], program, session)
-        for expected, *found in zip(program.values(session), *session.run(others), strict=True):
-            for value in found:
-                np.testing.assert_array_equal(value, expected)
+        for name, value in program.values(session).items():
+            np.testing.assert_array_equal(value, expected[name])
 
 
 @on_workers
@@ -223,6 +166,6 @@ def test_initializers_on_workers(name, workers):
     devices = workers.cluster.devices
     layout = Layout(f"x:{len(devices)}", "")
     with tf.Graph().as_default():
-        program = Program(mtf_hetero.UnevenMeshImpl.from_layout(layout, devices))
+        program = Held(mtf_hetero.UnevenMeshImpl.from_layout(layout, devices))
         with tf.Session(workers.cluster.target, config=workers.cluster.session_config()) as session:
             check_twice(WAYS[name], program, session)

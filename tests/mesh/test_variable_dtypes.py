@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from held import SHAPES, C, F, Held
 from oracle import cpu_mesh_impl
 from tiers import parametrize
 
@@ -10,7 +11,6 @@ from mtf_hetero import Layout, mtf, tf
 from mtf_hetero.checkpoint import Saver, SliceSaverBuilder
 from mtf_hetero.estimator import saved_model
 
-C, F = mtf.Dimension("c", 7), mtf.Dimension("f", 11)
 LAYOUTS = {
     "one": Layout("x:1", ""),
     "replicated": Layout("x:3", ""),
@@ -35,53 +35,6 @@ def stock():
     return mtf.placement_mesh_impl.PlacementMeshImpl("x:1", [], ["cpu:0"])
 
 
-class Program:
-    """Two variables and a step that adds numbers which their slices hold exactly, but bfloat16 does not.
-
-    Args:
-      dtype: an mtf.VariableDType.
-      mesh_impl: stock mtf's, or an UnevenMeshImpl.
-    """
-
-    def __init__(self, dtype, mesh_impl):
-        tf.train.get_or_create_global_step()
-        graph = mtf.Graph()
-        mesh = mtf.Mesh(graph, "mesh")
-        self.variables = {}
-        for name, shape in {"w": [C, F], "s": []}.items():
-            mtf.get_variable(mesh, name, mtf.Shape(shape), dtype=dtype, initializer=tf.random_normal_initializer())
-        updates = [
-            mtf.assign_add(v, mtf.cast(mtf.ones(mesh, v.shape) / 3.0, dtype.slice_dtype)) for v in graph.all_variables
-        ]
-        self.lowering = mtf_hetero.Lowering(graph, {mesh: mesh_impl}, autostack=False)
-        self.step = tf.group([self.lowering.lowered_operation(op) for op in updates])
-        self.to_slices, self.to_masters = self.lowering.copy_masters_to_slices(), self.lowering.copy_slices_to_masters()
-        self.slices = {
-            v.name: (v.shape, [tf.identity(x) for x in self.lowering.variables[v].laid_out_tensor.tensor_list])
-            for v in graph.all_variables
-        }
-        self.mesh_impl = mesh_impl
-        if isinstance(mesh_impl, mtf_hetero.UnevenMeshImpl):  # no masters
-            dtypes = {v.dtype.base_dtype for v in tf.global_variables() if "processor" in v.op.name}
-            assert dtypes == {dtype.slice_dtype}
-
-    def values(self, session):
-        """{name: whole}; asserts that each processor has its slice."""
-        wholes = {}
-        for name, (shape, slices) in self.slices.items():
-            parts = session.run(slices)
-            whole = np.zeros(shape.to_integer_list, np.float64)
-            boxes = []
-            for pnum, part in enumerate(parts):
-                begin = self.mesh_impl.slice_begin(shape, pnum)
-                boxes.append(tuple(slice(b, b + s) for b, s in zip(begin, part.shape, strict=True)))
-                whole[boxes[-1]] = part.astype(np.float64)
-            for box, part in zip(boxes, parts, strict=True):
-                np.testing.assert_array_equal(part.astype(np.float64), whole[box], err_msg=name)
-            wholes[name] = whole
-        return wholes
-
-
 def make_session(mesh_impl):
     return tf.Session(config=tf.ConfigProto(device_count={"CPU": mesh_impl.size}))
 
@@ -89,10 +42,11 @@ def make_session(mesh_impl):
 def save(dtype, mesh_impl, path, saver=SAVERS["plain"]):
     """Trains a step and saves; what the slices were then."""
     with tf.Graph().as_default(), make_session(mesh_impl) as session:
-        program = Program(dtype, mesh_impl)
+        tf.train.get_or_create_global_step()
+        program = Held(mesh_impl, dtype)
         saver = saver()
         session.run(tf.global_variables_initializer())
-        session.run([tf.local_variables_initializer(), program.to_slices])
+        session.run([tf.local_variables_initializer(), program.copy])
         session.run(program.step)
         session.run(program.to_masters)
         return program.values(session), saver.save(session, path)
@@ -100,9 +54,10 @@ def save(dtype, mesh_impl, path, saver=SAVERS["plain"]):
 
 def restore(dtype, mesh_impl, path, saver=SAVERS["plain"]):
     with tf.Graph().as_default(), make_session(mesh_impl) as session:
-        program = Program(dtype, mesh_impl)
+        tf.train.get_or_create_global_step()
+        program = Held(mesh_impl, dtype)
         saver().restore(session, path)
-        session.run([tf.local_variables_initializer(), program.to_slices])
+        session.run([tf.local_variables_initializer(), program.copy])
         return program.values(session)
 
 
@@ -136,7 +91,7 @@ def test_stock_mtf_and_every_layout_read_each_others_checkpoints(dtype, saver, n
     for name, mesh_impl in layouts.items():
         trained, path = save(dtype, mesh_impl, str(tmp_path / name), saver)
         reader = tf.train.load_checkpoint(path)
-        assert {reader.get_variable_to_dtype_map()[v] for v in "ws"} == {dtype.master_dtype}
+        assert {reader.get_variable_to_dtype_map()[v] for v in SHAPES} == {dtype.master_dtype}
         assert_equal(restore(dtype, stock(), path), rounded(trained, dtype))
         assert_equal(restore(dtype, layouts["six"], path, saver), rounded(trained, dtype))
 
@@ -149,7 +104,8 @@ def test_monitored_sessions_read_them(layout, tmp_path):
     trained, _ = save(dtype, stock(), str(tmp_path / "model.ckpt-0"))
     tf.train.update_checkpoint_state(str(tmp_path), str(tmp_path / "model.ckpt-0"))
     with tf.Graph().as_default():
-        program = Program(dtype, mesh_impl)
+        tf.train.get_or_create_global_step()
+        program = Held(mesh_impl, dtype)
         advance = tf.train.get_global_step().assign_add(1)
         with tf.train.MonitoredTrainingSession(
             checkpoint_dir=str(tmp_path),
@@ -183,32 +139,6 @@ def test_a_checkpoint_of_another_type_is_refused_in_one_line(tmp_path):
     _, path = save(DTYPES["mixed"], cpu_mesh_impl(LAYOUTS["six"]), str(tmp_path / "model"))
     with pytest.raises(ValueError, match=r"variable '\w' as bfloat16, .* as float32; give .*=tf.bfloat16"):
         restore(mtf.VariableDType(), cpu_mesh_impl(LAYOUTS["six"]), path, SAVERS["slices"])
-
-
-def _model_fn(features, labels, mode, params):
-    """The step of a Program; the loss is the sum of the scalar."""
-    del features, labels
-    program = Program(DTYPES["mixed"], params["mesh_impl"])
-    (loss,) = (slices[0] for name, (_, slices) in program.slices.items() if name == "s")
-    with tf.control_dependencies([program.step]):
-        train_op = tf.train.get_global_step().assign_add(1)
-    return mtf_hetero.EstimatorSpec(mode, loss=tf.cast(loss, tf.float32), train_op=train_op)
-
-
-@parametrize("layout", ["empty", "six"], first=["empty"])
-def test_an_estimator_reads_and_writes_them(layout, tmp_path):
-    dtype, mesh_impl = DTYPES["mixed"], cpu_mesh_impl(LAYOUTS[layout])
-    trained, path = save(dtype, stock(), str(tmp_path / "model.ckpt-0"))
-    config = mtf_hetero.RunConfig(session_config=tf.ConfigProto(device_count={"CPU": mesh_impl.size}))
-    estimator = mtf_hetero.Estimator(_model_fn, str(tmp_path), config, {"mesh_impl": mesh_impl})
-    estimator.train(lambda: tf.data.Dataset.from_tensors((0.0, 0.0)).repeat(), steps=1)
-    latest = estimator.latest_checkpoint()
-    assert latest != path
-    start = rounded(trained, dtype)
-    expected = {name: value.astype(np.float32) + np.float32(1) / np.float32(3) for name, value in start.items()}
-    found = restore(dtype, stock(), latest)
-    for name, value in expected.items():
-        np.testing.assert_allclose(found[name], value, rtol=0.01, atol=1e-6, err_msg=name)
 
 
 def test_an_exported_model_has_variables_of_the_type_that_it_computes_with(tmp_path):

@@ -171,42 +171,9 @@ def test_unet_is_the_same_on_every_mesh(mesh):
     check(program, layout, dtype=tf.float32, tolerance=MODEL_TOLERANCE_FLOAT32, **ONCE)
 
 
-@pytest.mark.full
-def test_groups_of_examples_with_moments_of_their_own():
-    names = ("groups", *NAMES)
-
-    def program(feed):
-        dims = [mtf.Dimension(name, size) for name, size in zip(names, (3, 2, 8, 8, 8, 2))]
-        config = TOY_COSMOFLOW | {"batch_norm": True, "per": ("groups",), "training": True}
-        y = COSMOFLOW(feed("volumes", dims), **config)
-        assert y.shape.dimension_names == ["groups", "batch", "outputs"]
-        return {"y": y}
-
-    layout = spatial(program, "batch:2;depth:2", {"batch": [2, 1]})
-    assert dict(layout.rules)["groups"] == "batch"
-    check(program, layout, dtype=tf.float32, tolerance=MODEL_TOLERANCE_FLOAT32, **ONCE)
-
-
 def averaged(program):
     """The reference that moves the averages of batch norms: one processor of ours."""
     return run(program, lambda: cpu_mesh_impl(Layout("x:1", "")), tf.float32, averages=True, exports=False)
-
-
-TRAINED = {"three": cosmoflow_program(16, batch_norm=True), "depth and height": unet_program((12, 6, 4))}
-
-
-@parametrize("mesh", TRAINED, first=["three"])
-def test_moving_averages_are_those_of_one_device(mesh):
-    program = TRAINED[mesh]
-    options = {"tolerance": MODEL_TOLERANCE_FLOAT32, "averages": True, **ONCE}
-    check(program, spatial(program, *MESHES[mesh]), dtype=tf.float32, reference=averaged(program), **options)
-
-
-@pytest.mark.full
-def test_larger_cubes():
-    filters = (2, 3, 2, 3, 2, 3, 2)
-    program = cosmoflow_program(32, batch=1, batch_norm=True, filters=filters, strided=4)
-    check(program, spatial(program, *MESHES["eight"]), dtype=tf.float32, tolerance=MODEL_TOLERANCE_FLOAT32, **ONCE)
 
 
 RECOMPUTED = {

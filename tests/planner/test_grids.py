@@ -19,7 +19,7 @@ from mtf_hetero.models.registry import MODELS
 from mtf_hetero.planner import outline, picture, planning, search, show, verdict
 from mtf_hetero.planner import plan as plan_lib
 from mtf_hetero.planner.explain import explain
-from mtf_hetero.planner.planning import describe, find, mesh_shapes
+from mtf_hetero.planner.planning import describe, find
 from mtf_hetero.planner.space import Space, Split
 
 SHAPE = (("rows", 2), ("columns", 2))
@@ -81,10 +81,6 @@ def test_a_row_is_as_fast_as_its_slowest():
     assert isinstance(rows, Split) and isinstance(columns, Split)
     assert (rows.axis, columns.axis) == (0, 1) and rows.sizes == columns.sizes
     assert rows.sizes == pytest.approx((200, 100), abs=2)
-
-
-def test_meshes():
-    assert mesh_shapes(8) == [(2, 4), (4, 2)] and mesh_shapes(12) == [(3, 4), (4, 3)] and mesh_shapes(7) == []
 
 
 @pytest.fixture(scope="module")

