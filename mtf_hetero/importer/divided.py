@@ -11,7 +11,7 @@ from mtf_hetero import placement
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support import garbage, interrupts
 from mtf_hetero.cost import traffic
-from mtf_hetero.importer import control, guarding, tracing
+from mtf_hetero.importer import control, guarding, moments, normalization, tracing
 from mtf_hetero.importer import step as step_lib
 from mtf_hetero.importer.comparing import Devices
 from mtf_hetero.importer.nodes import user_line
@@ -266,7 +266,9 @@ class Divided:
     @property
     def undivided(self) -> Undivided:
         """The replicated work, to be printed."""
-        return report(self.step.work, self.layout)
+        operations = self.step.program.operations
+        unjoined = [*moments.find_unjoined(operations), *normalization.find_unjoined(operations)]
+        return report(self.step.work, self.layout, unjoined)
 
     @property
     def verified(self) -> str:

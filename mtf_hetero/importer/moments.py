@@ -30,6 +30,22 @@ def join(operations: Iterable[Operation]) -> list[Operation]:
     return [_moments(op, variance_of[op]) if op in variance_of else op for op in operations if op not in joined]
 
 
+def find_unjoined(operations: Iterable[Operation]) -> list[Operation]:
+    """Return the operations that average squared differences from a mean, and were not joined with it."""
+    operations = list(operations)
+    makers = {value: op for op in operations for value in op.outputs}
+    return [op for op in operations if _averaged(op) and _has_mean(op, makers)]
+
+
+def _has_mean(variance: Operation, makers: Makers) -> bool:
+    """Return whether an operation averages squared differences of numbers from a mean of them."""
+    for x, other in _differences(variance.inputs[0], makers):
+        mean = makers.get(_before_regrouping(other, makers))
+        if mean is not None and mean.type == "Mean" and mean.inputs[0] is x and x.shape != other.shape:
+            return True
+    return False
+
+
 def _moments(mean: Operation, variance: Operation) -> Operation:
     outputs = [*mean.outputs, *variance.outputs]
     return Operation(MOMENTS, mean.inputs, outputs, mean.attributes, source=mean.source)

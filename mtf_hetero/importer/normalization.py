@@ -7,7 +7,7 @@ is written in another way stays as it is.
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from mtf_hetero.importer.program import Operation, Value, replacing, reshaped
@@ -50,6 +50,42 @@ def join(operations: Iterable[Operation]) -> list[Operation]:
     return [each for op in joining.operations for each in joining.instead.get(op, [op])]
 
 
+def find_unjoined(operations: Sequence[Operation]) -> list[Operation]:
+    """Return the inverse deviations that are left of batch norms: these, or their gradients, have another pattern.
+
+    Args:
+      operations: of a step, joined.
+    """
+    makers = {value: op for op in operations for value in op.outputs}
+    return [
+        op for op in operations if op.type == "Rsqrt" and _is_of_channels(_find_added(op.inputs[0], makers), makers)
+    ]
+
+
+def _find_added(value: Value, makers: Mapping[Value, Operation]) -> Value | None:
+    """Return the value to which a constant is added, perhaps of another shape; None if none is."""
+    op = makers.get(value)
+    if op is None or op.type != "AddV2" or sum(x.array is None for x in op.inputs) != 1:
+        return None
+    found = next(x for x in op.inputs if x.array is None)
+    while (op := makers.get(found)) is not None and op.type in REGROUPED:
+        found = op.inputs[0]
+    return found
+
+
+def _is_of_channels(value: Value | None, makers: Mapping[Value, Operation]) -> bool:
+    """Return whether a value is the variance of each channel."""
+    op = None if value is None else makers.get(value)
+    if op is None or value is not op.outputs[-1] or op.type not in (MOMENTS, BATCH_NORM):
+        return False
+    return op.type == BATCH_NORM or _is_over_all_but_channels(op)
+
+
+def _is_over_all_but_channels(moments: Operation) -> bool:
+    x, axes = moments.inputs
+    return set(axis_numbers(axes, len(x.shape))) == set(range(len(x.shape) - 1))
+
+
 class _Joining:
     """Operations, and what is to take the places of some.
 
@@ -70,7 +106,7 @@ class _Joining:
     def join(self, moments: Operation) -> None:
         """Join the batch norm of some moments, if there is one, and its gradient."""
         (x, axes), (mean, variance) = moments.inputs, moments.outputs
-        if set(axis_numbers(axes, len(x.shape))) != set(range(len(x.shape) - 1)):  # channels are the last axis
+        if not _is_over_all_but_channels(moments):  # channels are the last axis
             return
         start = {"x": x, "axes": axes, "mean": mean, "variance": variance}
         for op in self._read(x, "Mul"):

@@ -2,7 +2,7 @@
 
 import collections
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from mtf_hetero._compat import mtf
 from mtf_hetero.importer import table
@@ -39,10 +39,13 @@ class Undivided:
     Args:
       entries: by type and line.
       share: the part of the step's FLOPs that is replicated.
+      unjoined: {line: number}, of batch norms and moments that are written in another way than Keras writes them. They
+        are right, but slower: of a batch norm, each part is an operation; of moments, two exchanges take turns.
     """
 
     entries: tuple[Entry, ...]
     share: float
+    unjoined: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def __str__(self) -> str:
         lines = [f"replicated on every device: {self.share:.1%} of the FLOPs"]
@@ -53,11 +56,16 @@ class Undivided:
             lines.append(f"  {entry.share:6.1%}  {entry.kind}{times}  {entry.line}{why}")
         if len(self.entries) > len(shown):
             lines.append(f"  and {len(self.entries) - len(shown)} more")
+        for line, count in self.unjoined.items():
+            times = f" x {count}" if count > 1 else ""
+            lines.append(f"  slow, for its pattern is not recognized: batch norm or moments{times}  {line}")
         return "\n".join(lines)
 
 
-def report(work: Mapping[Operation, set[mtf.Dimension]], layout: Layout) -> Undivided:
-    """Report the replicated work."""
+def report(
+    work: Mapping[Operation, set[mtf.Dimension]], layout: Layout, unjoined: Sequence[Operation] = ()
+) -> Undivided:
+    """Report the replicated work, and operations that are slow for they were not joined."""
     flops = {op: estimate_flops(op) for op in work}
     total = sum(flops.values()) or 1
     found: dict[tuple[str, str, bool], list[int]] = collections.defaultdict(list)
@@ -70,4 +78,6 @@ def report(work: Mapping[Operation, set[mtf.Dimension]], layout: Layout) -> Undi
         for (kind, line, has_rule), numbers in found.items()
     ]
     entries.sort(key=lambda entry: -entry.share)
-    return Undivided(tuple(entries), sum(entry.share for entry in entries))
+    return Undivided(
+        tuple(entries), sum(entry.share for entry in entries), collections.Counter(op.line for op in unjoined)
+    )

@@ -57,7 +57,7 @@ def nested(x, n):
 
 def switched(x, n):
     total = tf.reduce_sum(n)
-    return tf.switch_case(total, [lambda: tf.constant(5), lambda: 7 % total])
+    return tf.switch_case(total, [lambda: tf.constant(5), lambda: tf.math.floormod(7, total)])
 
 
 STEPS = {

@@ -10,6 +10,7 @@ from steps import L, of_keras, sgd
 
 import mtf_hetero
 from mtf_hetero import tf
+from mtf_hetero.importer import moments, normalization
 from mtf_hetero.importer.divided import Traced
 
 
@@ -48,9 +49,24 @@ NORMS = {  # {name: (model, number of batch norms, number of their gradients)}
 def test_a_batch_norm_and_its_gradient_are_one_operation_each(name):
     make, norms, gradients = NORMS[name]
     step, _, inputs = of_keras(make, sgd, images)()
-    found = collections.Counter(op.type for op in Traced(step).program(inputs[0]).operations)
+    operations = Traced(step).program(inputs[0]).operations
+    found = collections.Counter(op.type for op in operations)
     assert (found["BatchNorm"], found["BatchNormGradient"]) == (norms, gradients)
     assert bool(found.keys() & {"Moments", "Rsqrt", "RsqrtGrad"}) == (gradients == 0)
+    assert len(normalization.find_unjoined(operations)) == (name in ("no scale", "no offset", "of one pixel"))
+    assert moments.find_unjoined(operations) == []
+
+
+def test_a_pattern_that_is_not_recognized_is_reported():
+    def step(x):
+        mean, variance = tf.nn.moments(x, [0, 1, 2])
+        mean_of_half = tf.reduce_mean(tf.cast(x, tf.float16), 0, keepdims=True)
+        half = tf.reduce_mean(tf.math.squared_difference(tf.cast(x, tf.float16), mean_of_half), 0)
+        return (x - mean) * tf.math.rsqrt(variance + 1e-3), half
+
+    with mtf_hetero.function(step, np.ones((14, 8, 8, 3)), **BATCH) as divided:
+        text = str(divided.undivided)
+    assert text.count("slow, for its pattern is not recognized: batch norm or moments x 2  conftest.py") == 1
 
 
 TRAINED = [("relu", "sequential/c"), ("of one pixel", "sequential/c"), ("residual", "a")]
