@@ -3,7 +3,7 @@
 The traced graph is the program: each operation of it is followed, and nothing is computed in another way.
 
     tracing     traces the step for each kind of inputs
-    reading     reads the trace: variables, control flow, lists, formulas of fused operations (reader, shapes)
+    reading     reads the trace: variables, control flow, lists, formulas of fused operations (reader, shapes, islands)
     program     is the result: operations on values (moments, normalization and broadcasts simplify them)
     table       has the signature of each type of operation, in letters as of an einsum (signature, windows)
     inference   names the axes of all values by the signatures (naming, pieces)

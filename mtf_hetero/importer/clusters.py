@@ -7,7 +7,8 @@ from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support.ops import binary, constant, reshape
 from mtf_hetero.importer import table, work
 from mtf_hetero.importer.emitter import Axes, Emitter, flat, number
-from mtf_hetero.importer.program import Operation, Value, replay
+from mtf_hetero.importer.program import Operation, Value
+from mtf_hetero.importer.replaying import replay
 from mtf_hetero.layers import Function, FunctionOperation
 
 _ADDITIONS = {"Add", "AddN", "AddV2", "BiasAdd"}

@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 
 from mtf_hetero._compat import tf
 from mtf_hetero._support.ops import constant, cut
-from mtf_hetero.importer.program import Operation, replay
+from mtf_hetero.importer.program import Operation
+from mtf_hetero.importer.replaying import replay
 from mtf_hetero.mesh.initial import PHILOX
 
 _KINDS = {"StatelessRandomUniformV2", "StatelessRandomNormalV2"}

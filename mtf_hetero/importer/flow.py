@@ -6,7 +6,8 @@ from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support.ops import attribute, constant
 from mtf_hetero.importer import lists
 from mtf_hetero.importer.emitter import Axes, Emitter, flat
-from mtf_hetero.importer.program import Block, Operation, Value, replay
+from mtf_hetero.importer.program import Block, Operation, Value
+from mtf_hetero.importer.replaying import replay
 from mtf_hetero.lowering.choice import ChoiceOperation, ListOperation, LoopOperation
 
 

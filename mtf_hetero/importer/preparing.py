@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from mtf_hetero._compat import tf
 from mtf_hetero.importer.nodes import OPEN_SHAPE, refusal
-from mtf_hetero.importer.program import Meaning, Operation, Program, Value, replay
+from mtf_hetero.importer.program import Meaning, Operation, Program, Value
+from mtf_hetero.importer.replaying import replay
 
 if TYPE_CHECKING:
     from mtf_hetero._compat import FuncGraph, Function
@@ -84,6 +85,10 @@ class Preparation:
             else:
                 value.shape = tuple(shape.as_list())
         return op.outputs
+
+    def maker(self, value: Value) -> Operation | None:
+        """Return the operation of this process that makes a value; None: there is none."""
+        return self._makers.get(value)
 
     def _looked_up_shape(self, op: Operation) -> tf.TensorShape:
         """Return the shape of what is looked up in a table of numbers or strings: TensorFlow does not infer it."""

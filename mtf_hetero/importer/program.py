@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from mtf_hetero._compat import execute, tf
-from mtf_hetero._support.ops import attribute, create
+from mtf_hetero._compat import tf
+from mtf_hetero._support.ops import attribute
 from mtf_hetero.importer.nodes import user_line
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from mtf_hetero._compat import ConcreteFunction, Function
 
+ISLAND = "Island"  # the type of an operation that stands for several
 # A tensor of a function means a Value, a TensorList, an Optional, a resource's name or a variable's number
 Meaning: TypeAlias = Any
 
@@ -145,6 +146,7 @@ class Operation:
       source: the tf.Operation that was read when it was made.
       blocks: the operations within it.
       times: how often a step runs it, as far as is known.
+      island: the operations that it stands for, whose values may have open shapes.
     """
 
     type: str
@@ -155,6 +157,7 @@ class Operation:
     source: tf.Operation | None = None
     blocks: tuple[Block, ...] = ()
     times: int = 1
+    island: Block | None = None
 
     def keep_live(self) -> None:
         """Drop what nobody needs within it."""
@@ -382,19 +385,3 @@ def replacing(
 def reshaped(x: Value, result: Value) -> Operation:
     """Return the operation that regroups the axes of a value."""
     return replacing("Reshape", [x, literal(result.shape)], result, Tshape=tf.int32)
-
-
-def replay(op: Operation, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Make an operation again in the default graph, on other tensors."""
-    return create(op.type, list(inputs), [v.dtype for v in op.outputs], op.type, op.attributes).outputs
-
-
-def evaluate(op: Operation) -> list[np.ndarray]:
-    """Compute an operation of which all inputs are known. Call it eagerly."""
-    values = {name: op.attr(name) for name in op.attributes}
-    values = {name: value.as_datatype_enum if isinstance(value, tf.DType) else value for name, value in values.items()}
-    attributes = [part for pair in values.items() for part in pair]
-    with tf.device("cpu:0"):
-        tensors = [tf.constant(v.array, v.dtype) for v in op.inputs]
-        made = execute(op.type, len(op.outputs), tensors, attributes)
-        return [np.asarray(y.numpy(), y.dtype.as_numpy_dtype) for y in made]

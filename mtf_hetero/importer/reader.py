@@ -11,7 +11,8 @@ import numpy as np
 from mtf_hetero._compat import graph_of_definition, tf
 from mtf_hetero.importer import shapes as shapes_lib
 from mtf_hetero.importer.nodes import OPEN_SHAPE, is_stateful, node_attributes, refusal, user_line
-from mtf_hetero.importer.program import Guard, Meaning, Operation, Program, Rows, Value, evaluate
+from mtf_hetero.importer.program import Guard, Meaning, Operation, Program, Rows, Value
+from mtf_hetero.importer.replaying import evaluate
 
 if TYPE_CHECKING:
     from mtf_hetero._compat import FuncGraph

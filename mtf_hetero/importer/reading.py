@@ -25,6 +25,7 @@ from mtf_hetero.importer import (
     streams,
     variables,
 )
+from mtf_hetero.importer.islands import Islands
 from mtf_hetero.importer.nodes import CHECKS, constant_array, is_stateful, known_shape, refusal
 from mtf_hetero.importer.preparing import Preparation, Resource
 from mtf_hetero.importer.program import Meaning, Program, Value, literal, within
@@ -74,7 +75,8 @@ def read(
     """
     program, graph, meaning = Program(concrete), concrete.graph, {}
     preparation, captures = Preparation(program), list(graph.captures)
-    reader = Reader(program, functools.partial(_read, preparation if prepares else None))
+    prepared = preparation if prepares else None
+    reader = Reader(program, functools.partial(_read, prepared, Islands(prepared)))
     fed = graph.inputs[: len(graph.inputs) - len(captures)]
     names, shapes = names or [tensor.op.name for tensor in fed], shapes or [tensor.shape for tensor in fed]
     for tensor, name, shape in zip(fed, names, shapes, strict=True):
@@ -137,13 +139,19 @@ def _check_live(program: Program) -> None:
 
 
 def _read(
-    preparation: Preparation | None, reader: Reader, graph: "FuncGraph", node: tf.Operation, inputs: list[Meaning]
+    preparation: Preparation | None,
+    islands: Islands,
+    reader: Reader,
+    graph: "FuncGraph",
+    node: tf.Operation,
+    inputs: list[Meaning],
 ) -> Sequence[Meaning]:
     """Read an operation; returns what its results mean."""
     kind = node.type
     if kind == "Const":
         return [literal(constant_array(node), node.outputs[0].dtype)]
-    if kind in control.ALIASES:
+    is_fixed = kind == "EnsureShape" and isinstance(inputs[0], Value) and inputs[0].refused is not None
+    if kind in control.ALIASES and not is_fixed:
         return inputs
     if (follow := control.control_rule(graph, kind)) is not None:
         if kind not in control.CALLS and not (preparation and preparation.settle(inputs)):
@@ -152,11 +160,19 @@ def _read(
     if not _is_about_variables(inputs) and _is_effect(graph, node):
         reader.program.effects.append(node)
         return [] if not node.outputs else inputs[:1]
-    return _follow_or_prepare(None if reader.is_inside else preparation, reader, node, inputs)
+    try:
+        outputs = _follow_or_prepare(None if reader.is_inside else preparation, islands, reader, node, inputs)
+    except NotImplementedError as error:
+        joined = islands.add(reader, node, inputs, error)
+        if joined is None:
+            raise
+        return joined
+    islands.note(reader, node, inputs, outputs)
+    return outputs
 
 
 def _follow_or_prepare(
-    preparation: Preparation | None, reader: Reader, node: tf.Operation, inputs: list[Meaning]
+    preparation: Preparation | None, islands: Islands, reader: Reader, node: tf.Operation, inputs: list[Meaning]
 ) -> Sequence[Meaning]:
     """Read an operation for the devices, or else for this process; returns what its results mean."""
     if preparation is not None and any(t.dtype == tf.string for t in (*node.inputs, *node.outputs)):
@@ -164,18 +180,18 @@ def _follow_or_prepare(
         if prepared is not None:
             return prepared
     if rows.concern(reader, node, inputs):
-        return _follow_rows(preparation, reader, node, inputs)
-    return _follow_here_or_there(preparation, reader, node, inputs)
+        return _follow_rows(preparation, islands, reader, node, inputs)
+    return _follow_here_or_there(preparation, islands, reader, node, inputs)
 
 
 def _follow_rows(
-    preparation: Preparation | None, reader: Reader, node: tf.Operation, inputs: list[Meaning]
+    preparation: Preparation | None, islands: Islands, reader: Reader, node: tf.Operation, inputs: list[Meaning]
 ) -> Sequence[Meaning]:
     """Read an operation on rows of which some exist."""
     if (followed := rows.follow(reader, node, inputs)) is not None:
         return followed
     try:
-        outputs = _follow_here_or_there(preparation, reader, node, inputs)
+        outputs = _follow_here_or_there(preparation, islands, reader, node, inputs)
     except NotImplementedError as error:
         outputs = rows.note(reader, node, inputs, [Value((), t.dtype, refused=error) for t in node.outputs])
         if outputs is None:
@@ -185,7 +201,7 @@ def _follow_rows(
 
 
 def _follow_here_or_there(
-    preparation: Preparation | None, reader: Reader, node: tf.Operation, inputs: list[Meaning]
+    preparation: Preparation | None, islands: Islands, reader: Reader, node: tf.Operation, inputs: list[Meaning]
 ) -> Sequence[Meaning]:
     """Read an operation for the devices, or for this process if they cannot have it."""
     try:
@@ -200,7 +216,7 @@ def _follow_here_or_there(
         if prepared is not None:
             return prepared
         blamed = [x for x in inputs if isinstance(x, Value) and x.refused is error]
-        if not preparation.settle(inputs):
+        if islands.may_add(reader, node, inputs) or not preparation.settle(inputs):
             preparing.check(blamed)  # of which it may know more now
             raise
         return _follow(reader, node, inputs)

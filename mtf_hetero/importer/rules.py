@@ -11,7 +11,8 @@ from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support.ops import constant, reshape, zeros
 from mtf_hetero.importer import clusters, draws, flow, images, table, windows, work
 from mtf_hetero.importer.emitter import Axes, Emitter, flat, number, ordered
-from mtf_hetero.importer.program import Operation, Value, replay
+from mtf_hetero.importer.program import Operation, Value
+from mtf_hetero.importer.replaying import replay
 from mtf_hetero.importer.signature import Signature, elements, undivided
 from mtf_hetero.layers import (
     BatchNormGradientOperation,

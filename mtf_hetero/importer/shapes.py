@@ -6,7 +6,8 @@ import numpy as np
 
 from mtf_hetero._compat import tf
 from mtf_hetero._support.ops import attribute, create
-from mtf_hetero.importer.program import Operation, Value, literal, replay
+from mtf_hetero.importer.program import Operation, Value, literal
+from mtf_hetero.importer.replaying import replay
 from mtf_hetero.importer.table import ELEMENTWISE
 
 _SEGMENTS = {f"Segment{kind}" for kind in ("Sum", "Mean", "Max", "Min", "Prod")}  # of numbers that ascend
@@ -20,10 +21,10 @@ def infer(op: Operation) -> list[tf.TensorShape]:
         count = int(op.inputs[1].array[-1]) + 1
         return [tf.TensorShape([count, *op.inputs[0].shape[1:]])]
     with tf.Graph().as_default():
-        return [y.shape for y in replay(op, [_stand_in(value) for value in op.inputs])]
+        return [y.shape for y in replay(op, [stand_in(value) for value in op.inputs])]
 
 
-def _stand_in(value: Value) -> tf.Tensor:
+def stand_in(value: Value) -> tf.Tensor:
     """Return a tensor with the shape of a value, and with its elements if they are known."""
     if value.array is not None:
         return tf.constant(value.array, value.dtype)

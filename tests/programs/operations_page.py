@@ -27,8 +27,9 @@ _SECTIONS = {
     "operations.",
     "Drawn": "Random numbers without a state are drawn on each device, and so are those of `RandomStandardNormal`, "
     "`RandomUniform`, `RandomUniformInt` and `TruncatedNormal`. Others with a state are drawn once and sent.",
-    "Replicated": "No rule: each device computes all of it. If the shape of a result depends on the data, as of "
-    "`Where`, the step is refused. `Unique` is followed where an optimizer sums and updates different rows.",
+    "Replicated": "No rule: each device computes all of it. So are tensors whose shapes depend on the data, as of "
+    "`Where`, up to the next tensor of a fixed shape. `Unique` is split where an optimizer sums and updates different "
+    "rows.",
 }
 _REFUSED = """
 ## Refused ({count})
