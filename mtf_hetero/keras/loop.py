@@ -1,7 +1,7 @@
 """Keras's own loop, with its steps taken on devices: the functions that it calls for each batch."""
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from mtf_hetero._compat import tf
 from mtf_hetero.cluster import UnreachableWorkerError
@@ -26,6 +26,7 @@ class Loop:
     ) -> None:
         self._model, self._place, self._stack, self._changes = model, place, stack, changes
         self._steps: Imported | None = None
+        self._functions: dict[str, Callable[[object], object]] = {}  # Keras's own
         self._in_callbacks = False
 
     @contextlib.contextmanager
@@ -34,6 +35,7 @@ class Loop:
         self._traced = find_traced(self._model, kinds)
         names = [f"{kind}_function" for kind in kinds]
         before = [getattr(self._model, name) for name in names]
+        self._functions = dict(zip(kinds, before, strict=True))
         for name, kind in zip(names, kinds, strict=True):
             setattr(self._model, name, getattr(self, kind))
         try:
@@ -66,7 +68,7 @@ class Loop:
         if first is None:
             if self._steps is None:
                 raise ValueError(f"the data of model {self._model.name!r} are empty; give at least one batch")
-            raise StopIteration  # as of the iterator: Keras ends the epoch
+            return self._run_without_batch(kind, iterator)
         logs = self._take(kind, first, spec)
         for _ in range(self._model.steps_per_execution - 1):
             try:
@@ -75,6 +77,23 @@ class Loop:
                 break
             logs = self._take(kind, data, spec)
         return logs
+
+    def _run_without_batch(self, kind: str, iterator: object) -> object:
+        """Call Keras's own function at the end of the data, as Keras does unless it knows how many batches there are.
+
+        TensorFlow runs operations in parallel. So updates that do not depend on the batch are made before it finds that
+        there is none: of the optimizer's number of steps, for instance.
+
+        Raises:
+          StopIteration, tf.errors.OutOfRangeError: Keras ends the epoch.
+        """
+        if not isinstance(iterator, tf.compat.v2.data.Iterator):
+            raise StopIteration
+        self.give_back()
+        try:
+            return self._functions[kind](iterator)
+        finally:
+            self.take_changed()
 
     def _take(self, kind: str, data: object, spec: object = None) -> object:
         """Take a step; within a callback the model has its weights before it and afterwards."""
@@ -101,6 +120,10 @@ class Loop:
     def after_callbacks(self) -> None:
         """Take over what callbacks changed in the model."""
         self._in_callbacks = False
+        self.take_changed()
+
+    def take_changed(self) -> None:
+        """Take over what was changed in the model since it was given its weights."""
         if self._steps is not None:
             self._steps.take_changed()
 
