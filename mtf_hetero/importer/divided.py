@@ -161,12 +161,7 @@ class Divided:
 
     def take(self, inputs: Sequence[object], trace: Trace = None) -> Any:
         """Run one step, and perhaps trace it; returns what the step returns."""
-        if not self._is_open:
-            raise ValueError("the divided step is closed; call mtf_hetero.function again")
-        key = self._traced.kind(inputs)
-        if key not in self._lowered:
-            self._make_room(inputs)
-        lowered = self._lowered.get(key) or self._lower(inputs)
+        lowered = self.prepare(inputs)
         leaves = [x for x in tf.nest.flatten(inputs, expand_composites=True) if tracing.is_tensor(x)]
         program = lowered.step.program
         arrays = program.list_fed(leaves)
@@ -190,6 +185,18 @@ class Divided:
         leaves = tf.nest.flatten(structure, expand_composites=True)
         flat = [None if x is None else tf.constant(next(values)) for x in leaves]
         return tf.nest.pack_sequence_as(structure, flat, expand_composites=True)
+
+    def prepare(self, inputs: Sequence[object]) -> _Lowered:
+        """Build the step for inputs of a kind, unless it was built."""
+        if not self._is_open:
+            raise ValueError("the divided step is closed; call mtf_hetero.function again")
+        if not self.knows(inputs):
+            self._make_room(inputs)
+        return self._lowered.get(self._traced.kind(inputs)) or self._lower(inputs)
+
+    def knows(self, inputs: Sequence[object]) -> bool:
+        """Return whether the step for inputs of a kind was built."""
+        return self._traced.kind(inputs) in self._lowered
 
     def pull(self) -> None:
         """Give the tf.Variables the values that they have on the devices."""

@@ -1,14 +1,16 @@
 """Keras's own loop, with its steps taken on devices: the functions that it calls for each batch."""
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from mtf_hetero._compat import tf
 from mtf_hetero.cluster import UnreachableWorkerError
 from mtf_hetero.importer.divided import Place
 from mtf_hetero.keras._keras import keras
 from mtf_hetero.keras.course import Changes
-from mtf_hetero.keras.imported import Imported, find_traced, forget_traced
+from mtf_hetero.keras.imported import Imported, StandIn, find_own, find_traced, forget_traced
+from mtf_hetero.keras.keeping import Keeper
 
 
 class Loop:
@@ -19,14 +21,20 @@ class Loop:
       place: returns where the model lies, as for Divided.
       stack: closes the session at its end.
       changes: as of Imported.
+      keeper: as of Imported.
     """
 
     def __init__(
-        self, model: keras.Model, place: Place, stack: contextlib.ExitStack, changes: Changes | None = None
+        self,
+        model: keras.Model,
+        place: Place,
+        stack: contextlib.ExitStack,
+        changes: Changes | None = None,
+        keeper: Keeper | None = None,
     ) -> None:
-        self._model, self._place, self._stack, self._changes = model, place, stack, changes
+        self._model, self._place, self._stack, self._changes, self._keeper = model, place, stack, changes, keeper
         self._steps: Imported | None = None
-        self._functions: dict[str, Callable[[object], object]] = {}  # Keras's own
+        self._functions: dict[str, Any] = {}  # Keras's own
         self._in_callbacks = False
 
     @contextlib.contextmanager
@@ -35,12 +43,14 @@ class Loop:
         self._traced = find_traced(self._model, kinds)
         names = [f"{kind}_function" for kind in kinds]
         before = [getattr(self._model, name) for name in names]
-        self._functions = dict(zip(kinds, before, strict=True))
+        self._functions = {kind: find_own(function) for kind, function in zip(kinds, before, strict=True)}
         for name, kind in zip(names, kinds, strict=True):
-            setattr(self._model, name, getattr(self, kind))
+            setattr(self._model, name, StandIn(getattr(self, kind), self._functions[kind]))
         try:
             yield
             self.give_back()
+            if self._steps is not None:
+                self._steps.keep()
         except BaseException as error:
             self._rescue(error)
             raise
@@ -100,7 +110,8 @@ class Loop:
         data = _present(data)
         try:
             if self._steps is None:
-                steps = Imported(self._model, self._traced, self._place, kind, data, spec, self._changes)
+                options = {"spec": spec, "changes": self._changes, "keeper": self._keeper}
+                steps = Imported(self._model, self._traced, self._place, kind, data, **options)
                 self._steps = self._stack.enter_context(steps)
             elif self._in_callbacks:
                 self._steps.take_changed()
