@@ -30,6 +30,7 @@ class RebalanceHook(tf.train.SessionRunHook, Generic[_Place]):
         nothing is prepared.
       total_steps: the global step at which training ends; None: none is known.
       seconds: at least between two changes.
+      pause_seconds: that a change is believed to take; 0: as long as the first step.
 
     Example:
       >>> hook = RebalanceHook(load, propose, lambda found, why: elastic.move(found.place, why), total_steps=1000)
@@ -45,7 +46,9 @@ class RebalanceHook(tf.train.SessionRunHook, Generic[_Place]):
         prepare: Callable[[_Place], object] | None = None,
         total_steps: int | None = None,
         seconds: float = 0.0,
+        pause_seconds: float = 0.0,
     ) -> None:
+        self._first_pause_seconds = pause_seconds
         self._load, self._propose, self._switch, self._prepare = load, propose, switch, prepare
         self._total_steps, self._seconds = total_steps, seconds
         load.listeners.append(self._add)
@@ -53,9 +56,14 @@ class RebalanceHook(tf.train.SessionRunHook, Generic[_Place]):
 
     def restart(self) -> None:
         """Begin anew, for other devices."""
-        self._balance = Balance(self._seconds)
+        self._balance = Balance(self._seconds, self._first_pause_seconds)
         self._pending: concurrent.futures.Future[Any] | None = None
         self._then: Callable[[Any], object] = self._decide  # with its result
+
+    @property
+    def pause_seconds(self) -> float:
+        """Return the seconds that a change is believed to take; 0: nothing is known."""
+        return self._balance.pause_seconds
 
     def end_switch(self, pause_seconds: float) -> None:
         """Note how long a change of the place has paused the training."""

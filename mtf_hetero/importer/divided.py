@@ -49,7 +49,7 @@ class Divided:
       owner: names the step in errors.
       loss: the rest of the sentence that says which values are left after a worker was lost.
       rescues: whether `rescue` is called after the loss of a worker.
-      verification: compares first steps; None: nothing is compared.
+      verification: compares first steps; None: nothing is compared. It may be replaced by another one.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Divided:
         rescues: bool = False,
         verification: Verification | None = None,
     ) -> None:
-        self._verification = verification
+        self.verification = verification
         self._traced, self._place, self._stack = traced, place, contextlib.ExitStack()
         self._session = Session(owner, loss, rescues=rescues)
         self._lowered: dict[Hashable, _Lowered] = {}
@@ -110,24 +110,19 @@ class Divided:
         Raises:
           StepDiffersError: it is not TensorFlow's.
         """
-        if not self._is_open:
-            raise ValueError("the divided step is closed; call mtf_hetero.function again")
-        key = self._traced.kind(inputs)
-        if key not in self._lowered:
-            self._make_room(inputs)
-        lowered = self._lowered.get(key) or self._lower(inputs)
+        lowered, key = self.prepare(inputs), self._traced.kind(inputs)
         leaves = [x for x in tf.nest.flatten(inputs, expand_composites=True) if tracing.is_tensor(x)]
         program, take = lowered.step.program, functools.partial(self._run, lowered, leaves, trace)
-        if self._verification is None or not self._verification.is_due(key):
+        if self.verification is None or not self.verification.is_due(key):
             return program, take()
         observe = functools.partial(self._observe, inputs)
         assert self._session.placement is not None
         on_gpu = any("gpu" in device.lower() for device in self._session.placement.devices)
         where = {"on_workers": self._session.has_workers, "on_gpu": on_gpu}
         devices = Devices(program, self._traced.drawn, observe, **where)
-        return program, self._verification.take(key, devices, inputs, take, self)
+        return program, self.verification.take(key, devices, inputs, take, self)
 
-    def _run(self, lowered: _Lowered, leaves: Sequence[Any], trace: Trace) -> list[np.ndarray]:
+    def _run(self, lowered: _Lowered, leaves: Sequence[np.ndarray], trace: Trace) -> list[np.ndarray]:
         """Run one step on inputs, flat; returns its results, flat."""
         program = lowered.step.program
         arrays = program.list_fed(leaves)
@@ -155,6 +150,18 @@ class Divided:
         observer = Divided(traced, lambda build, graph: placed, inputs)
         with contextlib.closing(observer):
             return observer.run(inputs)
+
+    def prepare(self, inputs: Sequence[object]) -> _Lowered:
+        """Build the step for inputs of a kind, unless it was built."""
+        if not self._is_open:
+            raise ValueError("the divided step is closed; call mtf_hetero.function again")
+        if not self.knows(inputs):
+            self._make_room(inputs)
+        return self._lowered.get(self._traced.kind(inputs)) or self._lower(inputs)
+
+    def knows(self, inputs: Sequence[object]) -> bool:
+        """Return whether the step for inputs of a kind was built."""
+        return self._traced.kind(inputs) in self._lowered
 
     def pull(self) -> None:
         """Give the tf.Variables the values that they have on the devices."""
@@ -273,7 +280,7 @@ class Divided:
     @property
     def verified(self) -> str:
         """The first steps that were compared with TensorFlow's own, one line each."""
-        return "" if self._verification is None else "\n".join(self._verification.lines)
+        return "" if self.verification is None else "\n".join(self.verification.lines)
 
     @property
     def effects(self) -> tuple[tf.Operation, ...]:

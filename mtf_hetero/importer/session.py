@@ -51,12 +51,13 @@ class Session:
       steps: number of steps that have changed variables since the session was opened.
       wait_seconds: that a session which is made waits for lost workers; infinity: forever.
       may_leave: as of WaitingSessionCreator.
+      pause_seconds: that another session like this one is believed to take to begin; 0: nothing is known.
     """
 
     def __init__(self, owner: str, loss: str, *, rescues: bool = False) -> None:
         self._owner, self._loss, self._rescues = owner, loss, rescues
         self.placement: Placement | None = None
-        self.wait_seconds, self.may_leave = 0.0, always
+        self.wait_seconds, self.may_leave, self.pause_seconds = 0.0, always, 0.0
         self._stack = contextlib.ExitStack()
         self._session: tf.Session | None = None
         self._watch: WorkerWatch | None = None

@@ -51,6 +51,12 @@ class Verification:
         self._done: set[Hashable] = set()
         self.seconds, self.lines = 0.0, list[str]()
 
+    def continue_from(self, other: "Verification | None") -> "Verification":
+        """Return this one, for a session whose first steps another one has compared, as far as they need it."""
+        if other is not None and self._mode is not True:
+            self._done |= other._done
+        return self
+
     def compare_with(self, own: Own | None) -> None:
         """Compare all first steps with another library's own; None: with their traces. Only for mode True."""
         self._own = own if self._mode is True else None

@@ -26,6 +26,7 @@ class Balancing:
       switch: called with a place of other shares, the reason and the predicted gain.
       seconds: at least between two changes.
       steps: of the training; None: it is not known.
+      pause_seconds: that a change is believed to take; 0: as long as the first step.
     """
 
     def __init__(
@@ -36,12 +37,14 @@ class Balancing:
         *,
         seconds: float,
         steps: int | None,
+        pause_seconds: float = 0.0,
     ) -> None:
         self._placed, self._build, self._switch = placed, build, switch
         self._machines = placed.measured_machines
         self._resizer: Resizer | None = None
         self._load = DeviceLoad(placed.devices, placed.cluster.workers)
-        self._hook = RebalanceHook(self._load, self._propose, self._decide, total_steps=steps, seconds=seconds)
+        options = {"total_steps": steps, "seconds": seconds, "pause_seconds": pause_seconds}
+        self._hook = RebalanceHook(self._load, self._propose, self._decide, **options)
         self._begin_session()
 
     def _begin_session(self) -> None:
@@ -55,6 +58,11 @@ class Balancing:
             self._hook.restart()
         self._placed, self._load.devices = placed, placed.devices
         self._begin_session()
+
+    @property
+    def pause_seconds(self) -> float:
+        """Return the seconds that a change is believed to take; 0: nothing is known."""
+        return self._hook.pause_seconds
 
     def end_switch(self, seconds: float) -> None:
         """Note how long a change of the place has paused the training."""

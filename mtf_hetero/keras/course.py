@@ -118,7 +118,13 @@ class Course:
         placed, seconds = self._placement, self._changes.policy.rebalance_seconds
         if seconds is None or len(placed.devices) < 2:
             return None
-        return Balancing(placed, self._divided.build, self._switch, seconds=seconds, steps=self._changes.steps)
+        options = {"steps": self._changes.steps, "pause_seconds": self._divided.session.pause_seconds}
+        return Balancing(placed, self._divided.build, self._switch, seconds=seconds, **options)
+
+    def end(self) -> None:
+        """Note what the next training in this session needs to know."""
+        if self._balancing is not None:
+            self._divided.session.pause_seconds = self._balancing.pause_seconds
 
     @property
     def _placement(self) -> Placement:

@@ -16,6 +16,7 @@ from mtf_hetero.keras._keras import keras
 from mtf_hetero.keras.callbacks import Callbacks
 from mtf_hetero.keras.checks import check_runs
 from mtf_hetero.keras.course import Changes, Policy
+from mtf_hetero.keras.keeping import Keeper
 from mtf_hetero.keras.loop import Loop
 from mtf_hetero.placement import placing
 from mtf_hetero.placement.request import AUTO, LayoutLike, SpeedLike
@@ -275,7 +276,7 @@ def _running(
         stack.enter_context(WorkerClaim(cluster.workers_in_use))
         changes = None if policy is None else Changes(policy, place_without, steps)
         verification = Verification(verify, steps, announces=announces and policy is not None)
-        loop = Loop(model, place, stack, changes, verification)
+        loop = Loop(model, place, stack, changes, Keeper(model, request, cluster, steps), verification)
         around = loop.before_callbacks, loop.after_callbacks
         callbacks = stack.enter_context(callbacks_lib.surrounded(callbacks, *around))
         with loop.in_place_of_keras(*kinds):

@@ -10,11 +10,27 @@ from mtf_hetero.importer.tracing import Traced
 from mtf_hetero.importer.verifying import Verification
 from mtf_hetero.keras._keras import keras
 from mtf_hetero.keras.course import Changes, Course
+from mtf_hetero.keras.keeping import Keeper
 from mtf_hetero.keras.wrong_data import explain_wrong_data
 
 _LOSS = "a step of Keras; the model has the weights of the last complete epoch"
 
 _TRACED = "_mtf_hetero_traced"  # the attribute of a model; set in its dict, else Keras would track and save it
+
+
+class StandIn:
+    """Takes the place of Keras's own function of a step."""
+
+    def __init__(self, function: Callable[..., object], of_keras: Callable[..., object]) -> None:
+        self._function, self.of_keras = function, of_keras
+
+    def __call__(self, data: object) -> object:
+        return self._function(data)
+
+
+def find_own(function: Callable[..., object]) -> Callable[..., object]:
+    """Return Keras's own function of a step, where a call within a callback finds a StandIn."""
+    return function.of_keras if isinstance(function, StandIn) else function
 
 
 def find_traced(model: keras.Model, kinds: Sequence[str]) -> Traced:
@@ -29,7 +45,7 @@ def find_traced(model: keras.Model, kinds: Sequence[str]) -> Traced:
     """
     for kind in kinds:
         getattr(model, f"make_{kind}_function")()
-    functions = [getattr(model, f"{kind}_function") for kind in ("train", "test", "predict")]
+    functions = [find_own(getattr(model, f"{kind}_function")) for kind in ("train", "test", "predict")]
     before, traced = vars(model).get(_TRACED, ((), None))
     if traced is None or any(one is not None and one is not other for one, other in zip(before, functions)):
         traced = _new_traced(model)
@@ -68,7 +84,7 @@ def _new_traced(model: keras.Model) -> Traced:
     return Traced(tf.compat.v2.function(step, autograph=False), hosted, paths, settled, relaxes=True)
 
 
-def find_own(model: keras.Model, functions: Mapping[str, Callable[..., object]]) -> Own | None:
+def own_steps(model: keras.Model, functions: Mapping[str, Callable[..., object]]) -> Own | None:
     """Return the steps as Keras itself traced them, or will; None: it takes several at once.
 
     Args:
@@ -112,6 +128,7 @@ class Imported:
         that it leaves open, as in Keras: what its metrics of several outputs count depends on them.
       changes: of the place that are possible; None: none.
       verification: compares first steps; None: nothing is compared.
+      keeper: has the session of the last call, perhaps, and gets this one; None: the session ends with this call.
 
     Raises:
       NotImplementedError: an operation that is not followed, by name and the user's line.
@@ -126,17 +143,22 @@ class Imported:
         data: object,
         spec: object = None,
         changes: Changes | None = None,
+        keeper: Keeper | None = None,
         verification: Verification | None = None,
     ) -> None:
-        self._model, self._traced = model, traced
+        self._model, self._traced, self._kind, self._changes, self._keeper = model, traced, kind, changes, keeper
         inputs = kind, data
         traced.declared = (kind, spec) if spec else None
         rescues = changes is not None and changes.policy.wait_seconds is not None
         options = {"owner": f"model {model.name!r}", "loss": _LOSS, "rescues": rescues}
-        self._divided = Divided(traced, place, inputs, verification=verification, **options)
+        kept = None if keeper is None else keeper.take(traced, inputs)
+        self._divided = kept or Divided(traced, place, inputs, verification=verification, **options)
+        if kept is not None and verification is not None:
+            kept.verification = verification.continue_from(kept.verification)
+        self._is_kept = False
         self._note_scalars()
         self._stack = contextlib.ExitStack()
-        self._stack.callback(self._divided.close)
+        self._stack.callback(self._close)
         self._course: Course | None = None
         if changes is not None and (self._divided.session.has_workers or self._divided.layout.size > 1):
             self._course = Course(self._divided, inputs, traced.hosted, changes, self._note_scalars)
@@ -148,6 +170,18 @@ class Imported:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+
+    def _close(self) -> None:
+        if not self._is_kept:
+            self._divided.close()
+
+    def keep(self) -> None:
+        """Keep the session for the next call, unless its devices may be others then."""
+        has_moved = self._changes is not None and bool(self._changes.policy.log)
+        if self._keeper is not None and not has_moved:
+            if self._course is not None:
+                self._course.end()
+            self._is_kept = self._keeper.keep(self._traced, self._divided, self._kind)
 
     def __call__(self, kind: str, data: object, spec: object = None) -> object:
         """Take a step on a batch; returns what it returns: the logs, or the predictions."""

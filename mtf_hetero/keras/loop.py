@@ -1,7 +1,7 @@
 """Keras's own loop, with its steps taken on devices: the functions that it calls for each batch."""
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from mtf_hetero._compat import tf
 from mtf_hetero.cluster import UnreachableWorkerError
@@ -9,7 +9,8 @@ from mtf_hetero.importer.divided import Place
 from mtf_hetero.importer.verifying import Verification
 from mtf_hetero.keras._keras import keras
 from mtf_hetero.keras.course import Changes
-from mtf_hetero.keras.imported import Imported, find_own, find_traced, forget_traced
+from mtf_hetero.keras.imported import Imported, StandIn, find_own, find_traced, forget_traced, own_steps
+from mtf_hetero.keras.keeping import Keeper
 
 
 class Loop:
@@ -21,6 +22,7 @@ class Loop:
       stack: closes the session at its end.
       changes: as of Imported.
       verification: of first steps.
+      keeper: as of Imported.
     """
 
     def __init__(
@@ -28,12 +30,14 @@ class Loop:
         model: keras.Model,
         place: Place,
         stack: contextlib.ExitStack,
-        changes: Changes | None,
-        verification: Verification,
+        changes: Changes | None = None,
+        keeper: Keeper | None = None,
+        verification: Verification | None = None,
     ) -> None:
+        self._model, self._place, self._stack, self._changes, self._keeper = model, place, stack, changes, keeper
         self._verification = verification
-        self._model, self._place, self._stack, self._changes = model, place, stack, changes
         self._steps: Imported | None = None
+        self._functions: dict[str, Callable[..., object]] = {}  # Keras's own
         self._in_callbacks = False
 
     @contextlib.contextmanager
@@ -42,12 +46,16 @@ class Loop:
         self._traced = find_traced(self._model, kinds)
         names = [f"{kind}_function" for kind in kinds]
         before = [getattr(self._model, name) for name in names]
-        self._verification.compare_with(find_own(self._model, dict(zip(kinds, before, strict=True))))
+        self._functions = {kind: find_own(function) for kind, function in zip(kinds, before, strict=True)}
+        if self._verification is not None:
+            self._verification.compare_with(own_steps(self._model, self._functions))
         for name, kind in zip(names, kinds, strict=True):
-            setattr(self._model, name, getattr(self, kind))
+            setattr(self._model, name, StandIn(getattr(self, kind), self._functions[kind]))
         try:
             yield
             self.give_back()
+            if self._steps is not None:
+                self._steps.keep()
         except BaseException as error:
             self._rescue(error)
             raise
@@ -75,7 +83,7 @@ class Loop:
         if first is None:
             if self._steps is None:
                 raise ValueError(f"the data of model {self._model.name!r} are empty; give at least one batch")
-            raise StopIteration  # as of the iterator: Keras ends the epoch
+            return self._run_without_batch(kind, iterator)
         logs = self._take(kind, first, spec)
         for _ in range(self._model.steps_per_execution - 1):
             try:
@@ -85,14 +93,31 @@ class Loop:
             logs = self._take(kind, data, spec)
         return logs
 
+    def _run_without_batch(self, kind: str, iterator: object) -> object:
+        """Call Keras's own function at the end of the data, as Keras does unless it knows how many batches there are.
+
+        TensorFlow runs operations in parallel. So updates that do not depend on the batch are made before it finds that
+        there is none: of the optimizer's number of steps, for instance.
+
+        Raises:
+          StopIteration, tf.errors.OutOfRangeError: Keras ends the epoch.
+        """
+        if not isinstance(iterator, tf.compat.v2.data.Iterator):
+            raise StopIteration
+        self.give_back()
+        try:
+            return self._functions[kind](iterator)
+        finally:
+            self.take_changed()
+
     def _take(self, kind: str, data: object, spec: object = None) -> object:
         """Take a step; within a callback the model has its weights before it and afterwards."""
         data = _present(data)
         try:
             if self._steps is None:
-                steps = Imported(
-                    self._model, self._traced, self._place, kind, data, spec, self._changes, self._verification
-                )
+                options = {"spec": spec, "changes": self._changes, "keeper": self._keeper}
+                options["verification"] = self._verification
+                steps = Imported(self._model, self._traced, self._place, kind, data, **options)
                 self._steps = self._stack.enter_context(steps)
             elif self._in_callbacks:
                 self._steps.take_changed()
@@ -112,6 +137,10 @@ class Loop:
     def after_callbacks(self) -> None:
         """Take over what callbacks changed in the model."""
         self._in_callbacks = False
+        self.take_changed()
+
+    def take_changed(self) -> None:
+        """Take over what was changed in the model since it was given its weights."""
         if self._steps is not None:
             self._steps.take_changed()
 
