@@ -33,9 +33,6 @@ PROGRAM = "mtf-hetero launch"
 _COMMANDS = ("train", "evaluate", "predict", "profile", "devices")
 _COLORS = (36, 33, 32, 35, 34)  # cyan, yellow, green, magenta, blue
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_SECURITY = """\
-warning: workers have no authentication: anyone who reaches their ports can run
-code there; keep the ports on a private network"""
 
 
 def _parser(program: str) -> command_line.Parser:
@@ -188,7 +185,6 @@ def _launch(arguments: argparse.Namespace, command: Sequence[str], program: str)
         return 0
     screen = _Screen(hosts)
     with LaunchedWorkers(hosts, commands, screen.show) as launched:
-        screen.say(_SECURITY)
         if failures := launched.wait(arguments.start_seconds):
             for failure in failures:
                 command_line.say(failure)
