@@ -72,7 +72,8 @@ def _parser(program: str) -> command_line.Parser:
         action="append",
         default=[],
         metavar="NAME[=VALUE]",
-        help="environment variable of the workers; without a value, as it is here; may be given several times",
+        help="environment variable of the workers, sent through the standard input; without a value, as it is here; "
+        "may be given several times",
     )
     parser.add_argument(
         "--worker_flags",
@@ -104,20 +105,23 @@ def _check(arguments: argparse.Namespace, command: Sequence[str]) -> None:
             raise ValueError(f"the command has {flag!r}, but launch names the workers; remove it")
 
 
-def _variable(text: str) -> str:
-    """Return NAME=VALUE of a variable, which may be named only."""
-    name, equals, _ = text.partition("=")
-    if not name.isidentifier():
-        raise ValueError(f"--env is {text!r}; write NAME=VALUE, or NAME for its value here")
-    if not equals and name not in os.environ:
-        raise ValueError(f"--env is {text!r}, which is not set here; write {name}=VALUE")
-    return text if equals else f"{name}={os.environ[name]}"
+def _variables(arguments: argparse.Namespace) -> dict[str, str]:
+    """Return the environment variables of the workers."""
+    variables = {}
+    for text in arguments.env:
+        name, equals, value = text.partition("=")
+        if not (name.isascii() and name.isidentifier()):
+            raise ValueError(f"--env names {name!r}; write NAME=VALUE, or NAME for its value here")
+        if not equals and name not in os.environ:
+            raise ValueError(f"--env names {name!r}, which is not set here; write {name}=VALUE")
+        variables[name] = value if equals else os.environ[name]
+    return variables
 
 
 def _worker_commands(arguments: argparse.Namespace, hosts: Sequence[Host]) -> list[list[str]]:
     """Return the command that starts each worker."""
-    variables = ["PYTHONUNBUFFERED=1", *map(_variable, arguments.env)]
-    program = ["env", *variables, *shlex.split(arguments.python), "-m", "mtf_hetero", "worker", "--until_eof"]
+    program = ["env", "PYTHONUNBUFFERED=1", *shlex.split(arguments.python), "-m", "mtf_hetero", "worker"]
+    program = [*(launcher.with_variables(program) if arguments.env else program), "--until_eof"]
     flags, ssh = shlex.split(arguments.worker_flags), shlex.split(arguments.ssh)
     names = [address.rpartition(":")[0] for address in launcher.host_addresses(hosts)]
     return [
@@ -177,14 +181,14 @@ def _run(command: Sequence[str]) -> int:
 def _launch(arguments: argparse.Namespace, command: Sequence[str], program: str) -> int:
     _check(arguments, command)
     hosts = launcher.convert_to_hosts(arguments.hosts, arguments.port)
-    commands = _worker_commands(arguments, hosts)
+    commands, variables = _worker_commands(arguments, hosts), launcher.convert_to_input(_variables(arguments))
     workers = f"--workers={','.join(launcher.host_addresses(hosts))}"
     if arguments.dry_run:
         here = f"{program.removesuffix(' launch')} {shlex.join([*command, workers])}"
         sys.stdout.write("".join(f"{line}\n" for line in [*map(shlex.join, commands), here]))
         return 0
     screen = _Screen(hosts)
-    with LaunchedWorkers(hosts, commands, screen.show) as launched:
+    with LaunchedWorkers(hosts, commands, screen.show, first_input=variables) as launched:
         if failures := launched.wait(arguments.start_seconds):
             for failure in failures:
                 command_line.say(failure)

@@ -1,6 +1,6 @@
 """A program in the place of `python -m mtf_hetero worker`: it answers as a worker does, and starts at once.
 
-python fake_worker.py -m mtf_hetero worker --until_eof --port=2222 --host=a [--fail=LINE] [--deaf]
+python fake_worker.py -m mtf_hetero worker --until_eof --port=2222 --host=a [--fail=LINE] [--deaf] [--show=NAME,...]
 """
 
 import concurrent.futures
@@ -23,6 +23,8 @@ def main():
         server.add_insecure_port(f"127.0.0.1:{flags['port']}")
     server.start()
     print(f"worker listens on {flags['host']}:{flags['port']}, pid {os.getpid()}", flush=True)
+    for name in filter(None, flags.get("show", "").split(",")):
+        print(f"{name} is {os.environ[name]!r}; its arguments are {sys.argv}", flush=True)
     while sys.stdin.buffer.read(1):
         pass
     os._exit(0)
