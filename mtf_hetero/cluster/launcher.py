@@ -78,7 +78,7 @@ def convert_to_hosts(text: str, port: int) -> tuple[Host, ...]:
 
     Args:
       text: hosts with commas between them.
-      port: of each worker whose host names none.
+      port: of each worker whose host names none; 0: it gets a port later.
 
     Raises:
       ValueError: one is no host, or two have the same port.
@@ -88,7 +88,7 @@ def convert_to_hosts(text: str, port: int) -> tuple[Host, ...]:
         raise ValueError("no host is named; give hosts with commas between them, such as a,b or localhost")
     places = [(host.name, host.port) for host in hosts]
     for host in hosts:
-        if places.count((host.name, host.port)) > 1:
+        if host.port and places.count((host.name, host.port)) > 1:
             raise ValueError(f"host {host.text!r} comes twice; give each worker its port, as in {host.login}:2223")
     return hosts
 
@@ -142,6 +142,7 @@ class LaunchedWorkers:
       hosts: of the workers.
       commands: starts each of them.
       say: called with the number of a worker and a line that it printed, in a thread.
+      addresses: "host:port" of each for this machine; None: as `host_addresses` returns them.
       first_input: written to the standard input of each, which then stays open.
     """
 
@@ -151,9 +152,10 @@ class LaunchedWorkers:
         commands: Sequence[Sequence[str]],
         say: Say,
         *,
+        addresses: Sequence[str] | None = None,
         first_input: bytes = b"",
     ) -> None:
-        self.addresses = host_addresses(hosts)
+        self.addresses = tuple(addresses or host_addresses(hosts))
         self._hosts, self._commands, self._say, self._first_input = hosts, commands, say, first_input
         self._processes: list[subprocess.Popen[bytes]] = []
         self._readers: list[threading.Thread] = []
@@ -256,6 +258,8 @@ class LaunchedWorkers:
     def _failure(self, number: int, code: int) -> str:
         last = "".join(self._last[number]).removeprefix("error: ") or "it printed nothing"
         remedy = "; name the Python of that host with --python" if code in _NOT_FOUND else ""
+        if "forwarding failed" in last:  # as ssh says it
+            remedy = "; another program uses that port there, so choose others with --port"
         return f"{self._hosts[number].text}: the worker did not start (exit code {code}): {last}{remedy}"
 
 
