@@ -292,7 +292,7 @@ def _start_chief(address: str, cpus: int) -> tf.train.Server:
             f"this process cannot listen at {address}; end the program that uses the port, or choose another one"
         ) from error
     host, port = address.rpartition(":")[0], int(server.target.rpartition(":")[2])
-    if packet_filter.is_own(host):
-        packet_filter.restrict(port, host)  # before it serves anyone
+    # Before it serves anyone; the registry of workers has made sure that the filter works if there is a secret
+    packet_filter.restrict(port, host if packet_filter.is_own(host) else None)
     server.start()
     return server

@@ -29,7 +29,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mtf_hetero._support import command_line, cores
-from mtf_hetero.cluster import granted, packet_filter, runtime, versions
+from mtf_hetero.cluster import granted, packet_filter, runtime, secret, versions
 from mtf_hetero.cluster.devices import listed_devices
 from mtf_hetero.cluster.members import keep_registered
 from mtf_hetero.cluster.probe import PORTS, split_address
@@ -69,7 +69,8 @@ def _parse(argv: Sequence[str] | None, program: str) -> argparse.Namespace:
     parser.add_argument(
         "--join",
         metavar="HOST:PORT",
-        help="register with the training process there, which has the flag --workers=:PORT; --port is 0 by default",
+        help="register with the training process there, which has the flag --workers=:PORT; --port is 0 by default; "
+        f"if {secret.VARIABLE} is set here and there, the ports are closed to all other machines",
     )
     parser.add_argument("--cpus", type=int, default=1, help="number of logical CPU devices (default: 1)")
     parser.add_argument("--gpus", default="all", help="GPUs to offer: all, none, or numbers such as 0,2 (default: all)")
@@ -108,6 +109,20 @@ def _check(arguments: argparse.Namespace) -> None:
         raise ValueError(f"--gpus is {arguments.gpus!r}; give all, none or numbers such as 0,2")
     if arguments.port:
         _check_free(arguments.port)
+    arguments.key = _read_secret(arguments.join)
+
+
+def _read_secret(training: str | None) -> bytes | None:
+    """Return the secret of the worker and the training that it joins; None: there is none."""
+    key = None if training is None else secret.read()
+    if key is not None:
+        _check_filter(packet_filter.why_not())
+    return key
+
+
+def _check_filter(refusal: str) -> None:
+    if refusal:
+        raise ValueError(f"{secret.VARIABLE} is set, but {refusal}; unset it to admit every machine")
 
 
 def _check_address(flag: str, value: str, address: str, right: str) -> None:
@@ -218,9 +233,15 @@ def _start(arguments: argparse.Namespace) -> tuple["tf.train.Server", str]:
     except tf.errors.OpError as error:
         raise ValueError(f"--port is {port}, where TensorFlow cannot start a server: {error.message}") from error
     port = int(server.target.rpartition(":")[2])
-    refusal = "" if address is None else packet_filter.restrict(port, address)  # before it serves anyone
+    refusal = ""
+    if arguments.key is not None:
+        packet_filter.admit(())
+    if arguments.key is not None or address is not None:
+        refusal = packet_filter.restrict(port, address)  # before it serves anyone
+    if arguments.key is not None:
+        _check_filter(refusal)
     server.start()
-    return server, _describe_reach(port, address, refusal)
+    return server, _describe_reach(port, address, refusal, arguments.join if arguments.key is not None else None)
 
 
 def _listening_address(host: str | None) -> str | None:
@@ -229,9 +250,21 @@ def _listening_address(host: str | None) -> str | None:
     return host if host and packet_filter.is_own(host) else None
 
 
-def _describe_reach(port: int, address: str | None, refusal: str) -> str:
-    """Return the line about who reaches the worker."""
+def _describe_reach(port: int, address: str | None, refusal: str, training: str | None = None) -> str:
+    """Return the line about who reaches the worker.
+
+    Args:
+      port: of the worker.
+      address: the only one at which it should be reached; None: all addresses of this machine.
+      refusal: why the system does not restrict the port; "": it does.
+      training: the one that has to prove the secret; None: there is no secret.
+    """
     harm = f"can run code as {_user()}, because TensorFlow's server has no authentication"
+    if training is not None:
+        return (
+            f"reached by nobody until the training at {training} proves {secret.VARIABLE}, then by its machines only: "
+            f"each user of them {harm}"
+        )
     if address is None or refusal:
         remedy = f"--host={address} has no effect: {refusal}" if refusal else "--host=ADDRESS opens one address only"
         return f"warning: anyone who reaches port {port} at any address of this machine {harm}; {remedy}"
@@ -300,7 +333,8 @@ def main(argv: Sequence[str] | None = None, program: str = PROGRAM) -> int:
     _print(reach)
     if arguments.join is not None:
         where = (arguments.join, arguments.host, port, _print, threading.Event())
-        threading.Thread(target=keep_registered, args=where, name="registration", daemon=True).start()
+        options = {"key": arguments.key}
+        threading.Thread(target=keep_registered, args=where, kwargs=options, name="registration", daemon=True).start()
     number = signal.sigwait(signals)
     sys.stdout.write(f"worker stopped by {signal.Signals(number).name}\n")
     sys.stdout.flush()
