@@ -265,6 +265,8 @@ def _describe_reach(port: int, address: str | None, refusal: str, training: str 
             f"reached by nobody until the training at {training} proves {secret.VARIABLE}, then by its machines only: "
             f"each user of them {harm}"
         )
+    if os.environ.get(secret.VARIABLE):
+        harm += f"; {secret.VARIABLE} has no effect without --join"
     if address is None or refusal:
         remedy = f"--host={address} has no effect: {refusal}" if refusal else "--host=ADDRESS opens one address only"
         return f"warning: anyone who reaches port {port} at any address of this machine {harm}; {remedy}"

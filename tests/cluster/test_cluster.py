@@ -200,6 +200,12 @@ def test_who_reaches_a_worker_at_one_address(monkeypatch):
         "warning: anyone who reaches 10.0.0.7:7 can run code as me, because TensorFlow's server has no authentication; "
         "the port is closed at other addresses"
     )
+    monkeypatch.setenv("MTF_HETERO_SECRET", "sixteen characters")
+    assert "; MTF_HETERO_SECRET has no effect without --join; --host=ADDRESS" in worker._describe_reach(7, None, "")
+    assert worker._describe_reach(7, None, "", "a:2300") == (
+        "reached by nobody until the training at a:2300 proves MTF_HETERO_SECRET, then by its machines only: each user "
+        "of them can run code as me, because TensorFlow's server has no authentication"
+    )
 
 
 def test_what_the_worker_cannot_have_gives_one_line_and_exit_code_2(local, capfd):
