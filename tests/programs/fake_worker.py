@@ -8,15 +8,21 @@ import concurrent.futures
 import os
 import sys
 import threading
+import time
 
 import grpc
 
 
 def reach(port):
     """Say when another worker answers at a port of 127.0.0.1."""
-    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-        channel.unary_unary("/tensorflow.WorkerService/GetStatus")(b"", wait_for_ready=True)
-    print(f"reaches {port}", flush=True)
+    while True:
+        try:  # through a tunnel, a connection breaks where nobody listens yet
+            with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+                channel.unary_unary("/tensorflow.WorkerService/GetStatus")(b"", wait_for_ready=True, timeout=5)
+            os.write(1, f"reaches {port}\n".encode())  # a line at once: other threads print too
+            return
+        except grpc.RpcError:
+            time.sleep(0.1)
 
 
 def main():
