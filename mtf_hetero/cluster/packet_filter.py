@@ -49,8 +49,9 @@ def restrict(port: int, address: str | None) -> str:
     """
     with _lock:
         try:
-            _apply(port, address)
-            _refuse_waiting(port)
+            _attach_to_listeners(port, address)
+            _refuse_waiting(port)  # before the next step: the server may accept them at any moment
+            _close_others(port, address)
         except OSError as error:
             return f"the system refuses a packet filter: {error.strerror or error}"
         _ports[port] = address
@@ -72,7 +73,8 @@ def admit(peers: Collection[str] | None) -> None:
             return
         _peers = None if peers is None else frozenset(peers)
         for port, address in _ports.items():
-            _apply(port, address)
+            _attach_to_listeners(port, address)
+            _close_others(port, address)
 
 
 def why_not() -> str:
@@ -113,14 +115,17 @@ def _number(address: str) -> int:
     return int(ipaddress.IPv4Address(address))
 
 
-def _apply(port: int, address: str | None) -> None:
-    """Attach the filter to the sockets that listen at a port, then end connections that are older than the filter."""
+def _attach_to_listeners(port: int, address: str | None) -> None:
     count = 0
     for listener in filter(_listens, _own_sockets(port)):
         _attach(listener, convert_to_filter(address, _peers))
         count += 1
     if not count:
         raise OSError("no server of this process listens at that port")
+
+
+def _close_others(port: int, address: str | None) -> None:
+    """Close connections that are older than the filter, and that it would refuse."""
     for connection in _own_sockets(port):
         with contextlib.suppress(OSError):  # not connected
             here, there = _ipv4(connection.getsockname()), _ipv4(connection.getpeername())

@@ -2,9 +2,12 @@
 
 import os
 import socket
+import subprocess
+import sys
 import threading
 
 import pytest
+from ports import free_port
 
 from mtf_hetero.cluster import packet_filter
 
@@ -113,3 +116,58 @@ def test_other_sockets_stay_as_they_are(listener):
 )
 def test_addresses_of_this_machine(address, own):
     assert packet_filter.is_own(address) == own
+
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+PING = bytes([0, 0, 8, 6, 0, 0, 0, 0, 0]) + b"abcdefgh"
+
+
+def connect_again_and_again(port, connections, stop):
+    """Add connections to the other address of a worker, which accepts them until it has its filter."""
+    while not stop.is_set():
+        try:
+            connections.append(socket.create_connection((THERE, port), 0.05))
+            connections[-1].settimeout(1)
+            connections[-1].sendall(PREFACE)
+            connections[-1].recv(100)
+        except OSError:
+            continue
+
+
+def answers(connection):
+    try:
+        connection.sendall(PING)
+        while data := connection.recv(4096):
+            if PING[-8:] in data:
+                return True
+    except OSError:
+        pass
+    return False
+
+
+@pytest.mark.full
+def test_no_connection_is_older_than_the_filter():
+    """Strangers connect all the time while a worker starts: some come before the filter, and none of these stays."""
+    early = []
+    for _ in range(4):
+        port, connections, stop = free_port(), [], threading.Event()
+        arguments = (port, connections, stop)
+        clients = [threading.Thread(target=connect_again_and_again, args=arguments) for _ in range(4)]
+        command = [sys.executable, "-m", "mtf_hetero", "worker", f"--port={port}", f"--host={HERE}", "--gpus=none"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as worker:
+            try:
+                for client in clients:
+                    client.start()
+                assert any(line.startswith("reached by programs on this machine only") for line in worker.stdout or ())
+                stop.set()
+                for client in clients:
+                    client.join()
+                socket.create_connection((HERE, port), 1).close()
+                assert not any(map(answers, connections))
+            finally:
+                stop.set()
+                worker.terminate()
+        early += connections
+        for connection in connections:
+            connection.close()
+    assert early  # so the test is one
