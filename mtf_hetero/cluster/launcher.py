@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Self
 
 from mtf_hetero.cluster.probe import ask_all, host_towards, is_port
@@ -21,6 +21,8 @@ from mtf_hetero.cluster.worker import LISTENS
 
 _LOGIN = re.compile(r"[\w.@%+-]+")  # has no character that a shell interprets
 _LOCAL = ("localhost", "127.0.0.1")
+_READ_VARIABLES = 'while IFS= read -r pair && [ -n "$pair" ]; do export "$pair"; done; exec "$@"'
+_MOST_INPUT_BYTES = 32_000  # a pipe holds more, so nothing waits for the reader
 _ASK_SECONDS, _POLL_SECONDS = 5.0, 0.2
 _LATER_SECONDS = 10.0  # for the other workers, after one has failed
 _END_SECONDS = 5.0
@@ -76,7 +78,7 @@ def convert_to_hosts(text: str, port: int) -> tuple[Host, ...]:
 
     Args:
       text: hosts with commas between them.
-      port: of each worker whose host names none.
+      port: of each worker whose host names none; 0: it gets a port later.
 
     Raises:
       ValueError: one is no host, or two have the same port.
@@ -86,7 +88,7 @@ def convert_to_hosts(text: str, port: int) -> tuple[Host, ...]:
         raise ValueError("no host is named; give hosts with commas between them, such as a,b or localhost")
     places = [(host.name, host.port) for host in hosts]
     for host in hosts:
-        if places.count((host.name, host.port)) > 1:
+        if host.port and places.count((host.name, host.port)) > 1:
             raise ValueError(f"host {host.text!r} comes twice; give each worker its port, as in {host.login}:2223")
     return hosts
 
@@ -109,6 +111,30 @@ def host_command(host: Host, worker: Sequence[str], ssh: Sequence[str]) -> list[
     return [*worker] if host.is_local else [*ssh, host.login, f"exec {shlex.join(worker)}"]
 
 
+def with_variables(command: Sequence[str]) -> list[str]:
+    """Return a command that reads its environment from the standard input first, as `convert_to_input` writes it."""
+    return ["sh", "-c", _READ_VARIABLES, "sh", *command]
+
+
+def convert_to_input(variables: Mapping[str, str]) -> bytes:
+    """Return what a command of `with_variables` reads; b"": there are no variables.
+
+    Values are not arguments of any command: all users of a machine see those.
+
+    Raises:
+      ValueError: a value cannot be sent. The message has no value, which may be secret.
+    """
+    for name, value in variables.items():
+        if set(value) & set("\n\0"):
+            raise ValueError(
+                f"the environment variable {name} has several lines; save it in a file, and name that file"
+            )
+    text = "".join(f"{name}={value}\n" for name, value in variables.items()).encode(errors="surrogateescape")
+    if len(text) > _MOST_INPUT_BYTES:
+        raise ValueError(f"the environment variables have {len(text)} bytes; at most {_MOST_INPUT_BYTES} can be sent")
+    return text + b"\n" if text else b""
+
+
 class LaunchedWorkers:
     """Workers that run while this is entered. A context manager.
 
@@ -116,11 +142,21 @@ class LaunchedWorkers:
       hosts: of the workers.
       commands: starts each of them.
       say: called with the number of a worker and a line that it printed, in a thread.
+      addresses: "host:port" of each for this machine; None: as `host_addresses` returns them.
+      first_input: written to the standard input of each, which then stays open.
     """
 
-    def __init__(self, hosts: Sequence[Host], commands: Sequence[Sequence[str]], say: Say) -> None:
-        self.addresses = host_addresses(hosts)
-        self._hosts, self._commands, self._say = hosts, commands, say
+    def __init__(
+        self,
+        hosts: Sequence[Host],
+        commands: Sequence[Sequence[str]],
+        say: Say,
+        *,
+        addresses: Sequence[str] | None = None,
+        first_input: bytes = b"",
+    ) -> None:
+        self.addresses = tuple(addresses or host_addresses(hosts))
+        self._hosts, self._commands, self._say, self._first_input = hosts, commands, say, first_input
         self._processes: list[subprocess.Popen[bytes]] = []
         self._readers: list[threading.Thread] = []
         self._last: list[collections.deque[str]] = [collections.deque(maxlen=1) for _ in hosts]
@@ -198,18 +234,23 @@ class LaunchedWorkers:
         except OSError as error:
             raise ValueError(f"{command[0]!r} cannot be run: {error.strerror}; name another command") from error
         self._processes.append(process)
+        assert process.stdin is not None
+        with contextlib.suppress(OSError):  # it has ended already; `wait` tells why
+            process.stdin.write(self._first_input)
+            process.stdin.flush()
         reader = threading.Thread(target=self._read, args=(number, process), name=f"launched_{number}", daemon=True)
         self._readers.append(reader)
         reader.start()
 
     def _read(self, number: int, process: "subprocess.Popen[bytes]") -> None:
         assert process.stdout is not None
-        for line in process.stdout:
-            text = line.decode(errors="replace").rstrip()
-            self._last[number].append(text)
-            if text.startswith(LISTENS):
-                self._listening.add(number)
-            self._say(number, text)
+        with process.stdout as lines:
+            for line in lines:
+                text = line.decode(errors="replace").rstrip()
+                self._last[number].append(text)
+                if text.startswith(LISTENS):
+                    self._listening.add(number)
+                self._say(number, text)
         code = process.wait()
         if not self._waits and not self._ends:
             self._say(number, f"the worker ended with exit code {code}")
@@ -217,6 +258,8 @@ class LaunchedWorkers:
     def _failure(self, number: int, code: int) -> str:
         last = "".join(self._last[number]).removeprefix("error: ") or "it printed nothing"
         remedy = "; name the Python of that host with --python" if code in _NOT_FOUND else ""
+        if "forwarding failed" in last:  # as ssh says it
+            remedy = "; another program uses that port there, so choose others with --port"
         return f"{self._hosts[number].text}: the worker did not start (exit code {code}): {last}{remedy}"
 
 

@@ -8,8 +8,8 @@ its port without --port. Or the worker names the training process, and registers
 
     mtf-hetero worker --join=trainer:2300
 
-TensorFlow's server has no authentication and listens on all network interfaces: anyone who reaches its port can run
-code here. Keep the port on a private network.
+TensorFlow's server has no authentication: anyone who reaches its port can run code here. The worker prints who can.
+With --host=127.0.0.1, or another address of this machine, the port is closed at all other addresses.
 
 Exit codes: 2 for a wrong flag or a port in use (one line says which), 130 after Ctrl-C and 143 after SIGTERM.
 """
@@ -29,7 +29,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mtf_hetero._support import command_line, cores
-from mtf_hetero.cluster import granted, runtime, versions
+from mtf_hetero.cluster import granted, packet_filter, runtime, secret, versions
 from mtf_hetero.cluster.devices import listed_devices
 from mtf_hetero.cluster.members import keep_registered
 from mtf_hetero.cluster.probe import PORTS, split_address
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 PROGRAM = "mtf-hetero worker"
 LISTENS = "worker listens on "  # begins the line that is printed at the start
+_LOOPBACK = "127.0.0.1"
 _MAX_CPUS = 128
 _NAMES_THE_PORT = ("TF_CONFIG", "SLURM_STEP_NUM_TASKS")  # of the environment
 _NO_PORT = "--port is missing, and neither TF_CONFIG nor Slurm gives one; write --port=2222"
@@ -52,8 +53,8 @@ def _parse(argv: Sequence[str] | None, program: str) -> argparse.Namespace:
     parser = command_line.Parser(
         prog=program,
         description="Offers this machine's devices to training runs on other machines.",
-        epilog="TensorFlow's server has no authentication and listens on all network interfaces: anyone who reaches "
-        "the port can run code here.",
+        epilog="TensorFlow's server has no authentication: anyone who reaches the port can run code here. "
+        "With --host=ADDRESS, it can be reached at that address only.",
         allow_abbrev=False,
     )
     parser.add_argument(
@@ -61,12 +62,15 @@ def _parse(argv: Sequence[str] | None, program: str) -> argparse.Namespace:
     )
     parser.add_argument(
         "--host",
-        help="name of this machine for others (default: its host name; for --join, the address from which it calls)",
+        help="name of this machine for others (default: its host name; for --join, the address from which it calls); "
+        "an IPv4 address of this machine also closes the port at all other addresses, so 127.0.0.1 admits only "
+        "programs on this machine",
     )
     parser.add_argument(
         "--join",
         metavar="HOST:PORT",
-        help="register with the training process there, which has the flag --workers=:PORT; --port is 0 by default",
+        help="register with the training process there, which has the flag --workers=:PORT; --port is 0 by default; "
+        f"if {secret.VARIABLE} is set here and there, the ports are closed to all other machines",
     )
     parser.add_argument("--cpus", type=int, default=1, help="number of logical CPU devices (default: 1)")
     parser.add_argument("--gpus", default="all", help="GPUs to offer: all, none, or numbers such as 0,2 (default: all)")
@@ -105,6 +109,20 @@ def _check(arguments: argparse.Namespace) -> None:
         raise ValueError(f"--gpus is {arguments.gpus!r}; give all, none or numbers such as 0,2")
     if arguments.port:
         _check_free(arguments.port)
+    arguments.key = _read_secret(arguments.join)
+
+
+def _read_secret(training: str | None) -> bytes | None:
+    """Return the secret of the worker and the training that it joins; None: there is none."""
+    key = None if training is None else secret.read()
+    if key is not None:
+        _check_filter(packet_filter.why_not())
+    return key
+
+
+def _check_filter(refusal: str) -> None:
+    if refusal:
+        raise ValueError(f"{secret.VARIABLE} is set, but {refusal}; unset it to admit every machine")
 
 
 def _check_address(flag: str, value: str, address: str, right: str) -> None:
@@ -205,13 +223,56 @@ def _take_short_turns() -> None:
         ctypes.CDLL(None).syscall(number, 0, ctypes.byref(attributes), 0)  # an older kernel ignores the turn
 
 
-def _start(arguments: argparse.Namespace) -> "tf.train.Server":
+def _start(arguments: argparse.Namespace) -> tuple["tf.train.Server", str]:
+    """Start the server; returns it, and the line about who reaches it."""
     tf = runtime.load()
     port, config = _port(arguments), _session_config(arguments)
+    address, jobs = _listening_address(arguments.host), {"server": [f"localhost:{port}"]}
     try:
-        return tf.train.Server({"server": [f"localhost:{port}"]}, job_name="server", task_index=0, config=config)
+        server = tf.train.Server(jobs, job_name="server", task_index=0, config=config, start=False)
     except tf.errors.OpError as error:
         raise ValueError(f"--port is {port}, where TensorFlow cannot start a server: {error.message}") from error
+    port = int(server.target.rpartition(":")[2])
+    refusal = ""
+    if arguments.key is not None:
+        packet_filter.admit(())
+    if arguments.key is not None or address is not None:
+        refusal = packet_filter.restrict(port, address)  # before it serves anyone
+    if arguments.key is not None:
+        _check_filter(refusal)
+    server.start()
+    return server, _describe_reach(port, address, refusal, arguments.join if arguments.key is not None else None)
+
+
+def _listening_address(host: str | None) -> str | None:
+    """Return the one address of this machine at which the worker can be reached; None: all of them."""
+    host = _LOOPBACK if host == "localhost" else host
+    return host if host and packet_filter.is_own(host) else None
+
+
+def _describe_reach(port: int, address: str | None, refusal: str, training: str | None = None) -> str:
+    """Return the line about who reaches the worker.
+
+    Args:
+      port: of the worker.
+      address: the only one at which it should be reached; None: all addresses of this machine.
+      refusal: why the system does not restrict the port; "": it does.
+      training: the one that has to prove the secret; None: there is no secret.
+    """
+    harm = f"can run code as {_user()}, because TensorFlow's server has no authentication"
+    if training is not None:
+        return (
+            f"reached by nobody until the training at {training} proves {secret.VARIABLE}, then by its machines only: "
+            f"each user of them {harm}"
+        )
+    if os.environ.get(secret.VARIABLE):
+        harm += f"; {secret.VARIABLE} has no effect without --join"
+    if address is None or refusal:
+        remedy = f"--host={address} has no effect: {refusal}" if refusal else "--host=ADDRESS opens one address only"
+        return f"warning: anyone who reaches port {port} at any address of this machine {harm}; {remedy}"
+    if address.startswith("127."):
+        return f"reached by programs on this machine only: each of them, of any user, {harm}"
+    return f"warning: anyone who reaches {address}:{port} {harm}; the port is closed at other addresses"
 
 
 def _in_use(port: int) -> bool:
@@ -263,7 +324,7 @@ def main(argv: Sequence[str] | None = None, program: str = PROGRAM) -> int:
     try:
         _check(arguments)
         with command_line.capture_stderr():
-            server = _start(arguments)
+            server, reach = _start(arguments)
             devices = _devices(server)
             versions.publish(server.target, versions.own())
     except ValueError as error:
@@ -271,15 +332,11 @@ def main(argv: Sequence[str] | None = None, program: str = PROGRAM) -> int:
         return command_line.WRONG_USAGE
     host, port = arguments.host or socket.gethostname(), int(server.target.rpartition(":")[2])
     _print(f"{LISTENS}{host}:{port} with {devices}")
-    if not arguments.until_eof:
-        _print(
-            "warning: TensorFlow's server has no authentication: anyone who reaches this port, on any network "
-            f"interface, can run code as {_user()}; keep the port on a private network, or behind a firewall with a "
-            "VPN or an ssh tunnel"
-        )
+    _print(reach)
     if arguments.join is not None:
         where = (arguments.join, arguments.host, port, _print, threading.Event())
-        threading.Thread(target=keep_registered, args=where, name="registration", daemon=True).start()
+        options = {"key": arguments.key}
+        threading.Thread(target=keep_registered, args=where, kwargs=options, name="registration", daemon=True).start()
     number = signal.sigwait(signals)
     sys.stdout.write(f"worker stopped by {signal.Signals(number).name}\n")
     sys.stdout.flush()

@@ -53,22 +53,51 @@ def test_workers_in_a_file_connect_to_the_port_of_the_training(workers, tmp_path
             training.terminate()
 
 
+def _is_open(address, source="127.0.0.1"):
+    try:
+        socket.create_connection(address, 0.5, source_address=(source, 0)).close()
+    except TimeoutError:
+        return False
+    return True
+
+
 @pytest.mark.full
-def test_workers_that_register(tmp_path, capfd):
+@pytest.mark.parametrize("text", [None, "a secret of sixteen"])
+def test_workers_that_register(text, tmp_path, capfd, monkeypatch):
     port, logs = free_port(), [tmp_path / f"{number}.log" for number in range(2)]
+    if text:
+        monkeypatch.setenv("MTF_HETERO_SECRET", text)
     command = [sys.executable, "-m", "mtf_hetero", "worker", f"--join=127.0.0.1:{port}"]
     workers = []
+    flags = [f"--{name}={value}" for name, value in (ON_WORKERS | {"min_workers": 2}).items()]
+    flags += [f"--workers=:{port}", f"--model_dir={tmp_path / 'run'}"]
     try:
         for log in logs:
             with log.open("w") as output:
                 workers.append(subprocess.Popen(command, stdout=output))
-        assert run(**ON_WORKERS, workers=f":{port}", min_workers=2, model_dir=tmp_path / "run") == 0
+        for log in logs:
+            _await_line("worker waits for a training", log)
+        places = [("127.0.0.1", int(re.search(r"listens on \S+:(\d+) with", log.read_text())[1])) for log in logs]
+        assert [_is_open(place) for place in places] == 2 * [not text]
+        with start(*flags, stdout=subprocess.PIPE) as training:  # in a process of its own: its server gets a filter
+            out = training.communicate(timeout=300)[0]
+        assert training.returncode == 0
+        assert [_is_open(place) for place in places] == [True, True]
+        assert [_is_open(place, "127.0.0.9") for place in places] == 2 * [not text]
     finally:
         for worker in workers:
             worker.terminate()
         assert [worker.wait(30) for worker in workers] == [143, 143]
-    out = capfd.readouterr().out
     assert f"waiting for 2 workers at port {port}\n" in out
+    assert ("can register a worker; to prevent it" in out) == (not text)
     assert "mesh all:2 on worker:0/cpu:0, worker:1/cpu:0\n" in out
     for log in logs:
         assert re.search(rf"^worker joined the training at 127.0.0.1:{port} as 127.0.0.1:\d+$", log.read_text(), re.M)
+        assert ("reached by nobody until the training at 127.0.0.1" in log.read_text()) == bool(text)
+
+
+def _await_line(begin, path):
+    end = time.monotonic() + 60
+    while begin not in path.read_text():
+        assert time.monotonic() < end, path.read_text()
+        time.sleep(0.1)

@@ -3,7 +3,9 @@
 import dataclasses
 import os
 import pathlib
+import re
 import signal
+import socket
 import sys
 import types
 
@@ -15,7 +17,7 @@ from tiers import on_workers
 
 import mtf_hetero
 from mtf_hetero import mtf, tf
-from mtf_hetero.cluster import Cluster, LocalCluster, WorkerWatch, worker
+from mtf_hetero.cluster import Cluster, LocalCluster, WorkerWatch, probe, worker
 from mtf_hetero.cluster.emulation import guard
 from mtf_hetero.cluster.emulation.local import LimitedProcesses
 
@@ -151,11 +153,59 @@ def test_workers_are_limited():
 # The worker's binary
 
 
-def test_the_worker_says_where_it_is_and_that_anyone_may_use_it(local):
+def test_the_worker_says_where_it_is_and_who_reaches_it(local):
     text = local.log.read_text()
     assert f"worker listens on {local.addresses[0]} with cpu:0\n" in text
-    assert "no authentication" in text
-    assert "private network" in text
+    line = "^reached by programs on this machine only: each of them, of any user, can run code as .* no authentication$"
+    assert re.search(line, text, re.M)
+
+
+def test_a_worker_and_the_chief_are_reached_at_their_own_address_only(local):
+    for address in (local.addresses[0], local.cluster.target.removeprefix("grpc://")):
+        host, port = probe.split_address(address)
+        assert host == "127.0.0.1"
+        socket.create_connection((host, port), 1).close()
+        for other, family in (("127.0.0.2", socket.AF_INET), ("::1", socket.AF_INET6)):
+            with socket.socket(family) as client:
+                client.settimeout(0.3)
+                with pytest.raises(TimeoutError):
+                    client.connect((other, port))
+
+
+@pytest.mark.parametrize(
+    ("host", "address", "refusal", "line"),
+    [
+        (
+            None,
+            None,
+            "",
+            "warning: anyone who reaches port 7 at any address of this machine can run code as me, because",
+        ),
+        ("node7", None, "", "has no authentication; --host=ADDRESS opens one address only"),
+        ("203.0.113.7", None, "", "warning: anyone who reaches port 7 at any address"),
+        ("localhost", "127.0.0.1", "", "reached by programs on this machine only: each of them, of any user, can run"),
+        ("127.0.0.1", "127.0.0.1", "no filter", "at any address of .*; --host=127.0.0.1 has no effect: no filter"),
+        ("127.0.0.1", "127.0.0.1", "", "reached by programs on this machine only"),
+    ],
+)
+def test_who_reaches_a_worker(host, address, refusal, line, monkeypatch):
+    monkeypatch.setattr(worker, "_user", lambda: "me")
+    assert worker._listening_address(host) == address
+    assert re.search(line, worker._describe_reach(7, address, refusal))
+
+
+def test_who_reaches_a_worker_at_one_address(monkeypatch):
+    monkeypatch.setattr(worker, "_user", lambda: "me")
+    assert worker._describe_reach(7, "10.0.0.7", "") == (
+        "warning: anyone who reaches 10.0.0.7:7 can run code as me, because TensorFlow's server has no authentication; "
+        "the port is closed at other addresses"
+    )
+    monkeypatch.setenv("MTF_HETERO_SECRET", "sixteen characters")
+    assert "; MTF_HETERO_SECRET has no effect without --join; --host=ADDRESS" in worker._describe_reach(7, None, "")
+    assert worker._describe_reach(7, None, "", "a:2300") == (
+        "reached by nobody until the training at a:2300 proves MTF_HETERO_SECRET, then by its machines only: each user "
+        "of them can run code as me, because TensorFlow's server has no authentication"
+    )
 
 
 def test_what_the_worker_cannot_have_gives_one_line_and_exit_code_2(local, capfd):

@@ -1,5 +1,6 @@
 """The present workers of a training: lists, files that change, and workers that register."""
 
+import contextlib
 import os
 import threading
 import time
@@ -10,7 +11,7 @@ from ports import free_port
 from tiers import on_workers
 
 from mtf_hetero import tf
-from mtf_hetero.cluster import Cluster, members
+from mtf_hetero.cluster import Cluster, members, packet_filter, secret
 from mtf_hetero.cluster.members import Members
 
 
@@ -96,12 +97,24 @@ def test_workers_register_and_are_left_out_when_they_are_silent(monkeypatch):
         told = []
         threading.Timer(0.2, members.register, [training, "b", 8]).start()
         assert set(present.wait(2, told.append)) == {"127.0.0.1:7", "b:8"}
-        assert told[0] == f"waiting for 2 workers at port {port}"
+        assert told[:2] == [
+            f"warning: anyone who reaches port {port} can register a worker; to prevent it, set MTF_HETERO_SECRET here "
+            "and for the workers",
+            f"waiting for 2 workers at port {port}",
+        ]
         monkeypatch.setattr(members, "_KEPT_SECONDS", 0.5)
         while present() != ("127.0.0.1:7",):
             time.sleep(0.05)
-        with pytest.raises(grpc.RpcError, match="worker address 'b c:8' is not host:port"):
-            members.register(training, "b c", 8)
+        for host, number, message in (
+            ("b c", 8, "worker address 'b c:8' is not host:port"),
+            ("b", 70000, "worker address 'b:70000' is not host:port"),
+            ("b", "8", "worker address 'b:8' is no name or IPv4 address with a port"),
+            ("$(id)", 8, r"worker address '\$\(id\):8' is no name"),
+            (["b"], 8, r"worker address \"\['b'\]:8\" is no name"),
+            (300 * "b", 8, "worker address 'bbb.*' is not host:port"),
+        ):
+            with pytest.raises(grpc.RpcError, match=message):
+                members.register(training, host, number)
         with pytest.raises(ValueError, match=f"workers is ':{port}', a port that is in use"), Members(f":{port}"):
             pass
     done.set()
@@ -110,6 +123,121 @@ def test_workers_register_and_are_left_out_when_they_are_silent(monkeypatch):
         f"worker waits for a training at {training}",
         f"worker joined the training at {training} as 127.0.0.1:7",
     ]
+
+
+SECRET, OTHER = "a secret of sixteen", "another secret of sixteen"
+
+
+@pytest.fixture
+def registry(monkeypatch):
+    """Makes a registry with a secret; returns "host:port" of it."""
+    monkeypatch.setattr(packet_filter, "_ports", {})
+    monkeypatch.setattr(packet_filter, "_peers", None)
+    with contextlib.ExitStack() as stack:
+
+        def begin(text):
+            monkeypatch.setenv(secret.VARIABLE, text) if text else monkeypatch.delenv(secret.VARIABLE, raising=False)
+            port = free_port()
+            return stack.enter_context(Members(f":{port}")), f"127.0.0.1:{port}"
+
+        yield begin
+
+
+def test_a_worker_with_the_secret_learns_the_machines_of_the_training(registry):
+    present, training = registry(SECRET)
+    key = SECRET.encode()
+    assert members.register(training, "127.0.0.5", 7, key=key) == ("127.0.0.5:7", ("127.0.0.1",))
+    assert packet_filter._peers == {"127.0.0.1", "127.0.0.5"}
+    # The other worker calls from 127.0.0.1, where others reach it at 127.0.0.5
+    assert members.register(training, None, 8, key=key) == ("127.0.0.1:8", ("127.0.0.1", "127.0.0.5"))
+    assert present() == ("127.0.0.5:7", "127.0.0.1:8")
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "message"),
+    [
+        (SECRET, None, "it admits only workers with its MTF_HETERO_SECRET"),
+        (SECRET, OTHER, "it has another MTF_HETERO_SECRET"),
+        (None, SECRET, "^it has no MTF_HETERO_SECRET$"),
+    ],
+)
+def test_a_side_without_the_secret_is_refused(ours, theirs, message, registry):
+    present, training = registry(ours)
+    with pytest.raises((grpc.RpcError, members.RefusedError), match=message):
+        members.register(training, None, 7, key=theirs and theirs.encode())
+    assert present() == (("127.0.0.1:7",) if ours is None else ())
+
+
+def test_a_training_that_cannot_sign_is_refused(registry, monkeypatch):
+    present, training = registry(SECRET)
+    monkeypatch.setattr(present._registry, "_admit", lambda address, nonce: {"address": address, "peers": ["10.0.0.9"]})
+    with pytest.raises(members.RefusedError, match="^it has another MTF_HETERO_SECRET$"):
+        members.register(training, None, 7, key=SECRET.encode())
+
+
+def test_a_message_cannot_be_used_again_or_changed(registry):
+    server = registry(SECRET)[0]._registry
+    old = server._draw_challenge()
+    assert server._is_fresh(old) and not server._is_fresh(f"1{old}") and not server._is_fresh(None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(members, "_KEPT_SECONDS", -1.0)
+        assert not server._is_fresh(old)
+
+
+def test_a_registry_has_a_limit(registry, monkeypatch):
+    monkeypatch.setattr(members, "_MOST_WORKERS", 2)
+    training = registry(None)[1]
+    for port in (7, 8, 7):
+        members.register(training, "a", port)
+    with pytest.raises(grpc.RpcError, match="it has 2 workers, and takes no more"):
+        members.register(training, "a", 9)
+    monkeypatch.setattr(members, "_KEPT_SECONDS", 0.0)
+    members.register(training, "a", 9)
+    with pytest.raises(grpc.RpcError, match="larger than max"), grpc.insecure_channel(training) as channel:
+        channel.unary_unary("/mtf_hetero.Members/Register")(9000 * b" ", timeout=5)
+
+
+def test_a_short_secret_is_refused(registry):
+    message = "MTF_HETERO_SECRET has 5 characters; it needs 16 or more, such as the output of `openssl rand -hex 16`"
+    with pytest.raises(ValueError, match=message):
+        registry("short")
+
+
+def test_a_secret_needs_a_packet_filter(registry, monkeypatch):
+    monkeypatch.setattr(packet_filter, "why_not", lambda: "the system refuses it")
+    with pytest.raises(
+        ValueError, match="MTF_HETERO_SECRET is set, but the system refuses it; unset it to admit every"
+    ):
+        registry(SECRET)
+
+
+def test_a_worker_is_open_to_the_machines_of_its_training_while_that_answers(registry, monkeypatch):
+    present, training = registry(SECRET)
+    admitted, lines, done = [], [], threading.Event()
+    monkeypatch.setattr(members, "_RENEW_SECONDS", 0.02)
+    monkeypatch.setattr(members, "_KEPT_SECONDS", 0.2)
+    registering = threading.Thread(
+        target=members.keep_registered, args=(training, None, 7, lines.append, done), kwargs={"key": SECRET.encode()}
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packet_filter, "admit", lambda peers: admitted.append(tuple(peers)))
+        registering.start()
+        await_that(lambda: ("127.0.0.1",) in admitted)
+        present._registry.key = OTHER.encode()
+        await_that(lambda: admitted[-1] == ())
+        done.set()
+        registering.join()
+    assert lines == [
+        f"worker joined the training at {training} as 127.0.0.1:7",
+        f"worker waits for a training at {training}; the one there refuses it: it has another MTF_HETERO_SECRET",
+    ]
+
+
+def await_that(holds):
+    end = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 @on_workers

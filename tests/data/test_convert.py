@@ -239,7 +239,7 @@ MISTAKES = {
     "both --labels and --targets are given": lambda d: [g(d), labels(d), targets(d)],
     "--labels names 2 files for 1 files": lambda d: [g(d), "--labels", "x", "y"],
     "holds 4 x (8, 4, 5, 1) labels for 4 x (8, 4, 6, 2)": lambda d: [g(d), labels(d, LABELS[..., 1:])],
-    "holds labels from 0 to 300": lambda d: [g(d), labels(d, LABELS * np.int64(150))],
+    "holds labels from 0 to 300": lambda d: [g(d), labels(d, LABELS.astype(np.int64) * 150)],
     "convert sets of one size and type": lambda d: [
         g(d),
         numpy(d / "h.npy", IMAGES[:, 1:]),

@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from mtf_hetero._compat import tf
 from mtf_hetero._support import cores
+from mtf_hetero.cluster import packet_filter
 from mtf_hetero.cluster.cluster import Cluster
 from mtf_hetero.cluster.emulation import guard, isolation
 from mtf_hetero.cluster.probe import ask
@@ -230,9 +231,10 @@ class LocalCluster(LimitedProcesses):
             if guard.DUTY_CYCLE in self.limits:
                 self._report(f"local_cluster limits its workers by {guard.DUTY_CYCLE}: speeds are approximate")
             if reason := isolation.why_not():
+                who = "anyone who can reach this machine" if packet_filter.why_not() else "any user of this machine"
                 self._report(
-                    "local_cluster: anyone who can reach this machine over the network can run code in its workers and "
-                    f"in this process, because TensorFlow's server has no authentication. No private network: {reason}"
+                    f"local_cluster: {who} can run code in its workers and in this process, because TensorFlow's "
+                    f"server has no authentication. No private network: {reason}"
                 )
             return Cluster.from_workers(self.addresses, timeout_seconds=60.0)
         except BaseException:
