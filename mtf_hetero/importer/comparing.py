@@ -21,6 +21,7 @@ Arrays = list[np.ndarray]
 
 _AGAIN = 3  # steps from other last digits
 _NUDGE = 8.0  # times the relative distance of two numbers, by which values differ then
+_MOST_NUDGE = 2.0**-9
 _NOISE = 30.0  # times what these steps differ by is still rounding: sums in another order round more than their terms
 _EPS = {tf.float64: 2.0**-52, tf.float32: 2.0**-23, tf.float16: 2.0**-10, tf.bfloat16: 2.0**-7}  # others: 8 bits
 
@@ -120,6 +121,9 @@ class Comparison:
         known = {id(v.variable) for v in every}
         self._strays = [v for v in (own.variables() if own else ()) if id(v) not in known]
         self._unknown = _list_random(self._program, devices.drawn)
+        # numbers of float64 differ in the digits of float32 if a loss, say, is computed in float32
+        read = (value for op in within(self._program.operations) for value in op.inputs)
+        self._coarsest = max((self._eps(value.dtype) for value in read), default=0.0)
 
     def step(self, number: int = 0) -> Side:
         """Take the step as it was traced.
@@ -162,11 +166,10 @@ class Comparison:
         """Return numbers whose last digits differ."""
         if array.dtype == object or not tf.as_dtype(array.dtype).is_floating:
             return array
-        by = _NUDGE * self._eps(array)
+        by = min(_NUDGE * max(self._eps(tf.as_dtype(array.dtype)), self._coarsest), _MOST_NUDGE)
         return (array * (1 + rng.choice([-by, by], array.shape))).astype(array.dtype)
 
-    def _eps(self, array: np.ndarray) -> float:
-        dtype = tf.as_dtype(array.dtype)
+    def _eps(self, dtype: tf.DType) -> float:
         if not (dtype.is_floating or dtype.is_complex):
             return 0.0
         if self.devices.on_gpu and dtype.real_dtype == tf.float32:
@@ -227,7 +230,7 @@ class Comparison:
         return pairs
 
     def _pair(self, name: str, value: Value, found: np.ndarray, expected: np.ndarray, before: np.ndarray) -> "_Pair":
-        eps = self._eps(expected)
+        eps = self._eps(tf.as_dtype(expected.dtype))
         change = _distance(before, expected) if before.dtype.kind != "O" else 0.0
         # Half of the digits of a change, and the last ones of the number to which it is added
         bound = math.sqrt(eps) * change + 16 * eps * _distance(np.zeros_like(expected), expected)
