@@ -15,8 +15,7 @@ from benchmarks.cases import CASES
 from benchmarks.cases.learning import WAYS
 from benchmarks.pictures import pack, unpack
 from benchmarks.renderers import RENDERERS
-from benchmarks.renderers.document import MOST_CONCLUSIONS, Details, Report
-from benchmarks.renderers.tables import table
+from benchmarks.renderers.document import MOST_CONCLUSIONS
 from benchmarks.renderers.writer import to_markdown
 from benchmarks.rows import Writer
 from mtf_hetero.layouts import LAYOUTS
@@ -104,14 +103,6 @@ def test_rows_of_a_trial_are_not_shown(tmp_path):
     Writer("lowering", tmp_path, toy=True).write("filters/1/stock mtf, even", {})
     with pytest.raises(ValueError, match="which has no rows of .*; measure first"):
         report.write_reports(tmp_path, tmp_path / "reports")
-
-
-def test_a_report_as_text_has_its_tables_and_its_conclusions_last():
-    numbers = table(["n"], [[1]])
-    made = Report(["`a` wins."], ["Text.", "## Empty", "## Full", numbers, "* A note.", Details("more", [numbers])])
-    assert made.as_text() == "Full\n\nn\n1\n\n* A note.\n\n* a wins."
-    with pytest.raises(ValueError, match="5 conclusions; a report begins with 4 at most"):
-        Report(["x"] * 5, [])
 
 
 def test_a_picture_in_a_row():
