@@ -13,11 +13,9 @@ from tiers import parametrize
 from benchmarks import report, rows
 from benchmarks.cases import CASES
 from benchmarks.cases.learning import WAYS
-from benchmarks.frameworks import cluster_nets
 from benchmarks.pictures import pack, unpack
 from benchmarks.renderers import RENDERERS
-from benchmarks.renderers.document import MOST_CONCLUSIONS, Details, Report
-from benchmarks.renderers.tables import table
+from benchmarks.renderers.document import MOST_CONCLUSIONS
 from benchmarks.renderers.writer import to_markdown
 from benchmarks.rows import Writer
 from mtf_hetero.layouts import LAYOUTS
@@ -97,22 +95,6 @@ def test_rows_that_are_rare_have_a_line(case, changes, line):
     assert line.format(**found[0]) in to_markdown(case, RENDERERS[case](found), found)
 
 
-def test_filters_that_are_never_faster_and_rows_without_traffic(monkeypatch):
-    def is_split(row):
-        return row["way"].startswith("filters") and "failed" not in row and not row.get("modelled")
-
-    setting = next(row["variant"].rpartition("/")[0] for row in stored_rows(SLOW) if is_split(row))
-    found = [row for row in stored_rows(SLOW) if row["variant"].startswith(f"{setting}/")]
-    for row in found:
-        row.pop("sent_bytes", None)
-    sent = {"sent_bytes": 10**6, "busiest_link_bytes": 10**6, "busiest_link_messages": 10**6}
-    asked = []
-    monkeypatch.setattr(cluster_nets, "sent_by", lambda *args: asked.append(args) or sent)
-    text = to_markdown(SLOW, RENDERERS[SLOW](found), found)
-    assert "faster than device 0 alone at no bandwidth" in text
-    assert asked and {network for network, *_ in asked} == {found[0]["network"]}
-
-
 def test_the_cluster_learns_by_every_layout():
     assert set(LAYOUTS) <= {way.get("layout") for way in WAYS.values()}
 
@@ -121,28 +103,6 @@ def test_rows_of_a_trial_are_not_shown(tmp_path):
     Writer("lowering", tmp_path, toy=True).write("filters/1/stock mtf, even", {})
     with pytest.raises(ValueError, match="which has no rows of .*; measure first"):
         report.write_reports(tmp_path, tmp_path / "reports")
-
-
-def test_a_table_as_text():
-    made = table(["way", "seconds per step", "note"], [["a `b`", 1.5, "x" * 60], ["c", None, "y"]])
-    assert made.as_text(40).splitlines() == [
-        "     seconds per",
-        "way         step",
-        "a b          1.5",
-        "c              -",
-        "",
-        "way                                          note",
-        "a b  " + "x" * 40 + " ...",
-        "c" + " " * 47 + "y",
-    ]
-
-
-def test_a_report_as_text_has_its_tables_and_its_conclusions_last():
-    numbers = table(["n"], [[1]])
-    made = Report(["`a` wins."], ["Text.", "## Empty", "## Full", numbers, "* A note.", Details("more", [numbers])])
-    assert made.as_text() == "Full\n\nn\n1\n\n* A note.\n\n* a wins."
-    with pytest.raises(ValueError, match="5 conclusions; a report begins with 4 at most"):
-        Report(["x"] * 5, [])
 
 
 def test_a_picture_in_a_row():

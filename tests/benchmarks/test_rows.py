@@ -33,20 +33,6 @@ def test_rows_are_appended_with_provenance_and_the_newest_counts(tmp_path):
     assert row["command"] in text
 
 
-def test_the_seconds_of_runs():
-    one, two = {"run": "one", "elapsed_seconds": 4.0}, {"run": "two", "elapsed_seconds": 3.0}
-    assert rows.run_seconds([{**one, "elapsed_seconds": 2.0}, one, two]) == 7.0
-    assert rows.run_seconds([one, {"run": "old"}]) is None
-    assert rows.run_seconds([]) is None
-
-
-def test_many_runs_are_folded(tmp_path):
-    for number in range(7):
-        rows.Writer("case", tmp_path).write(str(number), {})
-    folded = provenance.describe_provenance(rows.read(tmp_path / "case.jsonl"))
-    assert folded.summary.startswith("7 runs: ")
-
-
 @pytest.mark.parametrize(("line", "message"), [("{", "line 1 is not JSON"), ('{"case": "x"}', "line 1 has no run, ")])
 def test_a_line_that_is_no_row(tmp_path, line, message):
     path = tmp_path / "case.jsonl"

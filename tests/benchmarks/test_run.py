@@ -101,15 +101,6 @@ def test_ctrl_c_keeps_finished_rows(tmp_path):
     assert rows.read(path, toy=True)
 
 
-def test_ctrl_c_before_a_child_is_started(monkeypatch):
-    def interrupt(*_, **__):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("benchmarks.child.Process", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        Child("benchmarks.cases.one_device:Contender")
-
-
 def test_a_child_tells_of_its_errors():
     with pytest.raises(ChildError, match="ModuleNotFoundError|exit code 1.*no_such"):
         Child("benchmarks.no_such:Thing")

@@ -141,7 +141,7 @@ def test_a_layout_that_is_found(asked, small, workers, tmp_path, capfd, monkeypa
 @losing_workers
 @pytest.mark.full
 @pytest.mark.usefixtures("toys")
-@pytest.mark.parametrize("trained", ["volumes", "keras", "lenet"])
+@pytest.mark.parametrize("trained", ["volumes", "lenet"])
 def test_training_survives_killed_workers(trained, workers, tmp_path, capfd, monkeypatch):
     """A worker starts again once the training has said that it is gone."""
     describe = watch.describe_wait
@@ -157,11 +157,6 @@ def test_training_survives_killed_workers(trained, workers, tmp_path, capfd, mon
     kills = {3: 1, 6: 0, 9: 1} if trained == "lenet" else {3: 1}
     act(monkeypatch, {step: functools.partial(kill, index) for step, index in kills.items()})
     options = ON_WORKERS | {"max_steps": 12, "save_checkpoints_secs": 1, "list_speed": "2,1", "log_steps": 1}
-    if trained == "keras":
-        from tiny_keras import tiny  # other tests do without Keras
-
-        tiny(tmp_path / "my.keras")
-        options |= {"model": tmp_path / "my.keras", "layout": "batch"}
     if trained == "volumes":
         write_universes(tmp_path / "universes", train=5, test=1, size=16)
         options |= {"model": "cosmoflow_small", "dataset": tmp_path / "universes", "batch_size": 2}

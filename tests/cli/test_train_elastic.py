@@ -73,24 +73,6 @@ def await_move(course):
 
 @pytest.mark.full
 @losing_workers
-def test_a_worker_that_is_added_to_the_file_is_taken_in(soon, workers, tmp_path, capfd, monkeypatch):
-    hosts = tmp_path / "hosts.txt"
-    hosts.write_text("\n".join(workers.addresses[:2]))
-
-    def add(course):
-        hosts.write_text("\n".join(workers.addresses))
-        await_move(course)
-
-    act(monkeypatch, {3: add})
-    options = ON_WORKERS | {"layout": "filters", "list_speed": "2,1", "model_dir": tmp_path / "run"}
-    assert run(**options, workers=f"@{hosts}") == 0
-    err = capfd.readouterr().err
-    said = rf"worker {workers.addresses[2]} joined: training continues from step 3 \(memory\) after .* on "
-    assert re.search(said, err) and "Traceback" not in err
-
-
-@pytest.mark.full
-@losing_workers
 def test_a_worker_that_is_removed_from_the_file_is_released(soon, workers, tmp_path, capfd, monkeypatch):
     hosts, other, seen = tmp_path / "hosts.txt", claim._Holding(workers.addresses[0]), []
     hosts.write_text("\n".join(workers.addresses))

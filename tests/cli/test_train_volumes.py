@@ -153,20 +153,6 @@ def test_a_mistake_gives_one_line_and_exit_code_2(options, balls, odd, values, m
 
 
 @pytest.mark.full
-def test_a_file_that_is_damaged_is_named_when_it_is_read(tmp_path, options, capfd):
-    directory = labelled(tmp_path / "set")
-    path = sorted(directory.glob("train-*"))[0]
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 0xFF
-    path.write_bytes(content)
-    given = options["unet3d_small"] | {"dataset": directory, "train_epochs": 2, "max_steps": 5}
-    assert run(**given, model_dir=tmp_path / "model") == 2
-    err = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error")]
-    assert len(err) == 1
-    assert re.search(rf"error: {path} cannot be read from byte \d+: it is missing, damaged or cut off", err[0])
-
-
-@pytest.mark.full
 def test_a_set_without_test_volumes(tmp_path, options, capfd):
     directory = labelled(tmp_path / "set", test=0)
     one = {"devices": "cpu:0", "layout": "batch", "mesh_shape": "all:1", "list_speed": "1", "max_steps": 1}

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from small_sets import CHANNELS, SIZE, as_bytes, build, joined, random_images, read_batches, rows
+from small_sets import CHANNELS, as_bytes, build, joined, read_batches, rows
 from tiers import parametrize
 
 from mtf_hetero import data
@@ -52,17 +52,6 @@ def test_every_test_image_counts_once(batch_size):
     assert np.isfinite(images).all()
 
 
-def test_training_batches():
-    dataset = data.load("mnist5k")
-    batches = read_batches(lambda: dataset.train_input_fn(300, 2, 7))
-    assert len(batches) == 8000 // 300
-    images, weights, labels = joined(batches)
-    assert (weights == 1).all()
-    np.testing.assert_allclose([images[:3900].mean(), images[:3900].std()], [0, 1], atol=0.01)
-    assert rows(as_bytes(images[:4000], dataset)) == rows(mnist5k.split("train")[0])  # an epoch is a permutation
-    assert not np.array_equal(labels[:3800], labels[4000:7800])
-
-
 def test_wrong_batches():
     dataset = data.load("mnist5k")
     with pytest.raises(ValueError, match="batch_size is 4001"):
@@ -90,25 +79,6 @@ def test_a_set_that_is_not_prepared(name, remedy, tmp_path):
     with pytest.raises(ValueError, match=f"neither built in .mnist5k. nor prepared in .*{remedy}") as error:
         data.load(name, str(tmp_path))
     assert "\n" not in str(error.value)
-
-
-def test_image_size_is_for_own_images(tmp_path):
-    with pytest.raises(ValueError, match="--image_size is 32,32, but the images of 'mnist5k' already have one size"):
-        data.load("mnist5k", str(tmp_path), image_size=(32, 32))
-
-
-@pytest.mark.filterwarnings("ignore")  # tensorflow-datasets' own
-def test_a_prepared_set(tmp_path):
-    build(tmp_path)
-    dataset = data.load("squares", str(tmp_path))
-    assert (dataset.image_shape, dataset.classes) == ((SIZE, SIZE, CHANNELS), 4)
-    assert (dataset.train_size, dataset.test_size) == (7, 5)
-    assert data.load("squares:1.2.0", str(tmp_path)).test_size == 5
-    images, weights, labels = joined(read_batches(lambda: dataset.test_input_fn(3)))
-    assert weights.tolist() == [1, 1, 1, 1, 1, 0]
-    assert rows(as_bytes(images[:5], dataset)) == rows(random_images(5))
-    assert sorted(labels[:5].tolist()) == [0, 0, 1, 2, 3]
-    assert [len(batch[2]) for batch in read_batches(lambda: dataset.train_input_fn(3, 1, 0))] == [3, 3]
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -9,8 +9,6 @@ from steps import L, adam, of_keras
 
 import mtf_hetero
 from mtf_hetero import tf
-from mtf_hetero.cost.transfers import of_step
-from mtf_hetero.graph import walk
 from mtf_hetero.importer import control
 from mtf_hetero.importer.program import within
 
@@ -187,17 +185,6 @@ def test_a_condition_saves_work(real_conditions):
     (choice,) = [op for op in program.operations if op.type == "Case"]
     assert not {op for block in choice.blocks for op in block.operations} & set(program.operations)
     assert any(op.type == "Mean" for block in choice.blocks for op in block.operations)
-
-
-@pytest.mark.parametrize("name", ["ending", "branches"])
-def test_the_planner_knows_their_traffic(name, real_conditions):
-    step, _, inputs = {**LOOPS, **CONDITIONS}[name]()
-    with mtf_hetero.function(step, inputs[0], **BATCH) as divided:
-        transfers = of_step(divided.graph, divided.layout)
-        inside = {op.name for op in walk.within(divided.graph.operations)} - {
-            op.name for op in divided.graph.operations
-        }
-    assert any(transfer.operation in inside for transfer in transfers)
 
 
 @pytest.mark.slow

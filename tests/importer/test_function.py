@@ -38,14 +38,6 @@ def test_names_that_graphs_do_not_allow():
     check(lambda: (lambda x, y: [descent(w, x, y) for w in variables], variables, INPUTS), ONE, steps=1)
 
 
-def test_an_array_that_tensorflow_allocates_empty():
-    def step(x, y):
-        start = tf.raw_ops.Empty(shape=tf.shape(x), dtype=tf.float64, init=True)
-        return tf.tensor_scatter_nd_update(start, [[2]], x[:1])
-
-    check(lambda: (step, [], INPUTS), ONE, steps=1)
-
-
 def test_values_go_to_the_variables_and_back():
     w, step = simple()
     divided = mtf_hetero.function(step, INPUTS[0], **BATCH)
@@ -219,18 +211,6 @@ def test_tensors_of_parts_are_taken_and_returned():
         found = divided(Pair(first=x, second=y), rows)
     tf.nest.assert_same_structure(found, expected, expand_composites=True)
     same(arrays(found), arrays(expected), 1e-12)
-
-
-def test_a_fixed_number_of_classes_is_counted():
-    def make():
-        def step(x, y):
-            classes = tf.cast(tf.abs(x) * 4.0, tf.int32)
-            one = tf.compat.v2.math.bincount(classes, minlength=9, maxlength=9)
-            return one, tf.compat.v2.math.bincount(classes, minlength=5, maxlength=5, axis=-1, weights=x)
-
-        return step, [], INPUTS
-
-    check(make, ONE, BATCH)
 
 
 W, GENERATOR = variable((12,)), tf.random.Generator.from_seed(1)

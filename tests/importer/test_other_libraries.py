@@ -88,10 +88,7 @@ def test_a_sampler_that_reads_lists_by_numbers_of_the_data():
 OPTIMIZERS = {
     "Adam": tf_keras.optimizers.Adam,
     "legacy Adam": tf_keras.optimizers.legacy.Adam,
-    "Adamax": tf_keras.optimizers.Adamax,
-    "Adagrad": tf_keras.optimizers.Adagrad,
     "RMSprop": lambda: tf_keras.optimizers.RMSprop(momentum=0.5, centered=True),
-    "Adafactor": tf_keras.optimizers.Adafactor,
 }
 MODELS = [*((name, False) for name in OPTIMIZERS), ("Adam", True)]
 

@@ -11,7 +11,7 @@ ON_EVERY_LAYOUT = ["vision/metric_learning", "vision/forwardforward"]
 OTHERS = [
     *("vision/mnist_convnet", "vision/grad_cam", "rl/actor_critic_cartpole", "rl/ppo_cartpole"),
     *("loops/meta_learning", "loops/normalizing_flow", "loops/kalman_filter", "generative/conditional_gan"),
-    *("timeseries/timeseries_weather_forecasting", "graph/node2vec_movielens"),
+    *("timeseries/timeseries_weather_forecasting", "graph/node2vec_movielens", "vision/handwriting_recognition"),
 ]
 
 

@@ -1,9 +1,7 @@
 """`mtf_hetero.function` gives what TensorFlow gives: training steps of many kinds, on one device and uneven layouts."""
 
-import pytest
 import tiers
 from import_oracle import BATCH, ONE, check, split
-from loops import LOOPS, alignment
 from steps import STEPS
 
 FILTERS = {**BATCH, "layout": "filters"}
@@ -13,7 +11,6 @@ SPLITS = {
     "transformer": ["attention/query/kernel/2", "words/embeddings/0"],
     "LSTM": ["sequential/cell/lstm_cell/kernel/1", "sequential/cell/lstm_cell/recurrent_kernel/0"],
     "GRU": ["sequential/cell/gru_cell/recurrent_kernel/0"],
-    "own": ["own/kernel/1", "x/1"],
     "tape": ["w/1"],
 }
 BY_FILTERS = ("perceptron", "convolutional", "transformer", "LSTM", "GRU")
@@ -32,15 +29,3 @@ def test_every_place(name):
 def test_heads():
     (divided,) = check(STEPS["transformer"], split("attention/query/kernel/1"))
     assert divided.layout.split("attention/query/kernel/1", 7) == (4, 2, 1)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("name", LOOPS)
-def test_loops_without_keras(name):
-    places = [split("batch"), split("source/1")] if name == "heat" else [BATCH]
-    check(LOOPS[name], ONE, *places, steps=5)
-
-
-@pytest.mark.full
-def test_functions_that_tensorflow_makes_in_an_older_way():
-    check(alignment, ONE, BATCH, tolerance=1e-5)

@@ -124,13 +124,6 @@ def test_a_worker_is_lost_in_the_middle_of_a_step(seconds, workers, lines):
 
 @losing_workers
 @pytest.mark.full
-def test_training_continues_with_measured_devices(workers, lines):
-    """One of them may be fastest alone. Training then continues on another one."""
-    check(workers, {9: lambda: lose(workers)}, layout="filters", list_speed="auto")
-
-
-@losing_workers
-@pytest.mark.full
 def test_a_worker_that_is_started_again_is_awaited(workers, lines):
     def restart():
         lose(workers)

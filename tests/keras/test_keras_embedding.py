@@ -8,7 +8,7 @@ from fit_oracle import BATCH, ONE, check, make_model
 from keras import layers
 
 import mtf_hetero.keras
-from mtf_hetero import Layout, mtf, tf
+from mtf_hetero import Layout, tf
 
 VOCABULARY, LENGTH = 11, 3
 DEVICES = {"devices": "cpu:0,cpu:1,cpu:2", "list_speed": [4, 2, 1]}
@@ -160,17 +160,3 @@ def test_a_wrong_label_is_not_taken_for_an_id():
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     with pytest.raises(ValueError, match="a label is 9, but the model has the classes 0 to 3"):
         mtf_hetero.keras.fit(model, sequences(4)[0], np.array([0, 1, 9, 2]), verbose=0, **ONE)
-
-
-def test_nothing_is_as_large_as_a_one_hot_tensor():
-    x = keras.Input((2,), dtype="int32")
-    builder = mtf_hetero.keras.build(keras.Model(x, layers.Embedding(3000, 2, name="words")(x)))
-    with tf.Graph().as_default():
-        graph = mtf.Graph()
-        mesh = mtf.Mesh(graph, "mesh")
-        ids = mtf.import_tf_tensor(
-            mesh, tf.zeros([50, 2], tf.int32), mtf.Shape([mtf.Dimension("batch", 50), mtf.Dimension("channels", 2)])
-        )
-        y = builder(ids)
-        assert max(t.shape.size for op in graph.operations for t in op.outputs) == 3000 * 2
-        assert y.shape.dimension_names == ["batch", "channels", "words/embeddings/1"]

@@ -100,18 +100,6 @@ def test_frozen_layers_stay_as_they_are():
 
 
 @pytest.mark.full
-def test_callbacks_change_what_is_trained():
-    def callbacks():
-        return [
-            keras.callbacks.ReduceLROnPlateau(monitor="loss", factor=0.3, patience=1, min_delta=10.0),
-            keras.callbacks.EarlyStopping(monitor="val_loss", patience=2, restore_best_weights=True),
-        ]
-
-    x, y = images()
-    check(compiled(), x, y, validation_data=(x, (y + 1) % 5), epochs=6, callbacks=callbacks, places=[FILTERS])
-
-
-@pytest.mark.full
 def test_what_is_saved_within_an_epoch_and_at_its_end(tmp_path):
     saved = []
     for train in (keras.Model.fit, mtf_hetero.keras.fit):

@@ -5,7 +5,7 @@ import random
 import keras
 import numpy as np
 import pytest
-from fit_oracle import BATCH, FILTERS, ONE, check, images, make_model, same, state
+from fit_oracle import BATCH, ONE, check, images, make_model, same, state
 
 import mtf_hetero.keras
 from mtf_hetero import tf
@@ -109,35 +109,6 @@ def test_dropout_differs_from_fit_to_fit_and_not_with_the_same_seed():
     first, again = losses(make_model(make)), losses(make_model(make))
     assert first == again
     assert first[0] != first[1]
-
-
-def lengths(count, seed=0):
-    """Yield batches of sequences, each of another length."""
-    rng = np.random.default_rng(seed)
-    while True:
-        for length in range(5, 5 + count):
-            yield rng.standard_normal((7, length, 2)), rng.integers(0, 3, 7)
-
-
-def of_sequences():
-    x = inputs = keras.Input((None, 2))
-    x = keras.layers.Conv1D(4, 3, padding="same", activation="relu")(x)
-    model = keras.Model(inputs, keras.layers.Dense(3, activation="softmax")(keras.layers.GlobalMaxPooling1D()(x)))
-    model.compile("adam", "sparse_categorical_crossentropy")
-    return model
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("place", [BATCH, FILTERS])
-def test_a_session_makes_room_for_more_shapes(place, monkeypatch):
-    monkeypatch.setattr("mtf_hetero.importer.session._LEAST_KINDS", 3)
-    monkeypatch.setattr("mtf_hetero.importer.session._MOST_OPERATIONS", 10)
-    options = {"epochs": 2, "steps_per_epoch": 4, "validation_steps": 1, "shuffle": False, "verbose": 0}
-    reference, model = make_model(of_sequences), make_model(of_sequences)
-    expected = reference.fit(lengths(4), validation_data=lengths(3, seed=1), **options)
-    found = mtf_hetero.keras.fit(model, lengths(4), validation_data=lengths(3, seed=1), **options, **place)
-    same(found.history, expected.history, 1e-5)
-    same(state(model), state(reference), 1e-4)
 
 
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")

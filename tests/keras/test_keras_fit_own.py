@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tiers
-from fit_oracle import BATCH, ONE, Noise, check, make_model, same, state
+from fit_oracle import BATCH, Noise, check, make_model, same, state
 from keras_oracle import floatx
 
 import mtf_hetero.keras
@@ -207,25 +207,3 @@ def test_mixed_precision_runs():
     expected = reference.fit(*IMAGES, **options).history["loss"]
     found = mtf_hetero.keras.fit(model, *IMAGES, **options, **BATCH).history["loss"]
     np.testing.assert_allclose(found, expected, rtol=0.05)
-
-
-def refused(build, error, match, data=ROWS, **options):
-    model = make_model(compiled(build))
-    with pytest.raises(error, match=match) as caught:
-        mtf_hetero.keras.fit(model, *data, verbose=0, **{**ONE, **options})
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.user_lines
-def test_what_is_not_followed_is_named():
-    def sine(x):
-        y = tf.numpy_function(np.sin, [x], tf.float32)
-        y.set_shape(x.shape)
-        return y
-
-    python = L.Lambda(sine, output_shape=(12,))
-    refused(
-        lambda: sequential(python), NotImplementedError, r"^operation PyFunc '.*' \(test_keras_fit_own.py:\d+\) calls"
-    )
-    match = "layout rule dense/kernl:all names dimension 'dense/kernl', .* the nearest is 'dense/kernel/1'"
-    refused(sequential, ValueError, match, devices="cpu:0,cpu:1", layout="dense/kernl:all")

@@ -2,20 +2,14 @@
 
 import os
 import signal
-import time
 
 import keras
-import numpy as np
 import pytest
-from fit_oracle import BATCH, ONE, check, images, make_model, network, same, state
-from silent_proxy import silent_after
-from tiers import on_workers
+from fit_oracle import BATCH, images, make_model, network, same, state
 
 import mtf_hetero.keras
 from mtf_hetero.cluster import LocalCluster, UnreachableWorkerError
 from mtf_hetero.keras import imported
-
-NAMES = "worker:0/cpu:0,worker:1/cpu:0,worker:2/cpu:0"
 
 
 def compiled():
@@ -24,25 +18,6 @@ def compiled():
         keras.optimizers.Adam(0.01, global_clipnorm=1.0), "sparse_categorical_crossentropy", metrics=["accuracy"]
     )
     return model
-
-
-@on_workers
-@pytest.mark.full
-@pytest.mark.parametrize("layout", ["batch", "filters"])
-def test_over_workers(workers, layout):
-    place = {"workers": ",".join(workers.addresses), "devices": NAMES, "layout": layout, "list_speed": "4,2,1"}
-    check(compiled, *images(), validation_data=images(9, seed=1), places=[place])
-
-
-@on_workers
-@pytest.mark.full
-@pytest.mark.parametrize("layout", [{}, {"layout": "filters", "list_speed": "auto"}], ids=["planned", "measured"])
-def test_planned_for_workers(workers, layout):
-    model = make_model(compiled)
-    history = mtf_hetero.keras.fit(model, *images(), batch_size=8, verbose=0, workers=workers.addresses, **layout)
-    reference = make_model(compiled)
-    expected = mtf_hetero.keras.fit(reference, *images(), batch_size=8, verbose=0, **ONE)
-    np.testing.assert_allclose(history.history["loss"], expected.history["loss"], rtol=1e-4)
 
 
 @pytest.mark.full
@@ -96,20 +71,3 @@ def test_broken_off_in_an_epoch_the_model_has_the_last_step(error):
     same(state(model), state(reference), 0)
     assert int(model.optimizer.iterations) == 3
     assert model.train_function is vars(model)[imported._TRACED][0][0]  # Keras's own again
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize("forwarded", [2, 3, 4, 5])
-def test_a_proxy_that_goes_silent_ends_the_training(forwarded):
-    begin, said = time.monotonic(), ""
-    local = LocalCluster([1.0], report=lambda line: None)
-    with local as cluster, silent_after(forwarded, cluster.workers[0]) as address:
-        try:
-            place = {"workers": address, "layout": "batch", "wait_for_workers": False}
-            mtf_hetero.keras.fit(make_model(compiled), *images(), verbose=0, **place)
-        except UnreachableWorkerError as error:
-            said = str(error)
-    assert address in said or forwarded > 4  # it went silent too late
-    assert len(said.splitlines()) <= 1
-    assert time.monotonic() - begin < 90

@@ -54,20 +54,6 @@ def test_a_frozen_batch_norm_infers():
 
 
 @pytest.mark.full
-def test_attention():
-    x, y = keras.Input((7, 6)), keras.Input((5, 8))
-    attention = layers.MultiHeadAttention(num_heads=4, key_dim=5, value_dim=3, output_shape=9)
-    check(keras.Model([x, y], attention(x, y)))
-
-
-@pytest.mark.full
-def test_a_recurrent_layer_with_masks():
-    inputs = keras.Input((4, 3))
-    x = layers.LSTM(3)(layers.Masking()(inputs))
-    check(keras.Model(inputs, layers.Dense(5)(x)), training=True, tolerance=1e-4)
-
-
-@pytest.mark.full
 def test_embedding():
     """Several shapes of ids, a layer that is called twice, and a frozen one."""
     one, two = keras.Input((4,), dtype="int32"), keras.Input((3, 2), dtype="int32")

@@ -108,13 +108,13 @@ def of_the_twin(images, twin, *, training):
     }
 
 
-def check(name, image_shape, config, *, training, float32_tolerance=1e-5):
+def check(name, image_shape, config, *, training):
     dtype = compared_dtype(name)
     twin = randomised(MODELS[name].twin(image_shape=image_shape, dtype=dtype.name, **config))
     images = np.random.default_rng(1).standard_normal((BATCH, *image_shape)).astype(dtype.as_numpy_dtype)
     expected = of_the_network(name, images, twin, config, training=training)
     found = of_the_twin(images, twin, training=training)
-    tolerance = {"rtol": 1e-8, "atol": 1e-10} if dtype == tf.float64 else {"rtol": 1e-3, "atol": float32_tolerance}
+    tolerance = {"rtol": 1e-8, "atol": 1e-10} if dtype == tf.float64 else {"rtol": 1e-3, "atol": 1e-5}
     scale = max(1.0, np.abs(expected["outputs"]).max())
     np.testing.assert_allclose(found["outputs"] / scale, expected["outputs"] / scale, **tolerance)
     for kind in ("gradients", "averages"):
@@ -148,12 +148,6 @@ def test_a_twin_has_the_network_s_size(name):
     )
     assert {id(w.variable) for w in twin.weights.values()} >= {id(v) for v in twin.model.trainable_variables}
     assert {type(layer).__module__.split(".")[0] for layer in twin.model.layers} == {"keras"}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["alexnet", "cosmoflow_small", "resnet18", "unet3d_small", "vgg11"])
-def test_a_twin_of_full_size_infers_as_the_network(name):
-    check(name, MODELS[name].image_shape, {}, training=False, float32_tolerance=1e-4)  # of gradients: long sums
 
 
 def test_dropout_is_where_the_network_has_it():

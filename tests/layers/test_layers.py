@@ -24,21 +24,6 @@ def pools(x, sizes, strides, paddings):
     }
 
 
-POOLS = {
-    "overlapping": ([3], [2, 1], ["SAME", "VALID", 1]),
-    "large": ([(5, 4)], [(2, 3)], ["SAME", "VALID", 2]),
-    "apart": ([2, (1, 1)], [3], ["SAME", "VALID", 1]),
-}
-RULES = ("b:x", "c:y", "h:x", "w:y", "h:x;w:y", "h:x;c:y", "b:x;h:y")
-
-
-@pytest.mark.parametrize("options", ONCE_OR_ALL_KINDS)
-@pytest.mark.parametrize("chosen", ONE_OR_ALL)
-@parametrize("name", POOLS, first=["large"])
-def test_pool_2d_is_the_same_on_every_layout(name, chosen, options):
-    check(lambda feed: pools(feed("x", [B, H, W, C]), *POOLS[name]), *chosen(layouts(*RULES)), **options)
-
-
 @pytest.mark.full
 def test_pool_3d_is_the_same_on_every_layout():
     def build(feed):

@@ -63,10 +63,6 @@ def check_nearest(sizes, demand):
 
 
 class TestSplitByShare:
-    def test_zero_share_on_which_the_paper_code_never_ends(self):
-        with pytest.raises(ValueError, match=r"shares are \[50, 50, 0\]: number 2 is 0, but each must be .* remove"):
-            split_by_share(2, [50, 50, 0])
-
     @pytest.mark.parametrize(
         ("total", "shares", "options", "sizes"),
         [

@@ -1,8 +1,7 @@
 """Layers and models of mesh_tensorflow's package, which are programs that we did not write."""
 
-import pytest
 from mtf_modules import import_module
-from oracle import LEARNING_RATE, ONCE, assert_same, check, cpu_mesh_impl, one_device, run
+from oracle import ONCE, check
 from tiers import parametrize
 
 from mtf_hetero import Layout, mtf, tf
@@ -110,32 +109,3 @@ RULES = (  # that split no two dimensions of one tensor over one axis
 @parametrize("name", PROGRAMS, first=["conv2d in blocks"])
 def test_a_program_of_mtfs_layers(name):
     check(PROGRAMS[name], *(Layout("x:3;y:2", rules, SHARES) for rules in RULES), **ONCE)
-
-
-@pytest.mark.full
-def test_bert():
-    """Its variables and its attention are of float32."""
-    bert = import_module("mesh_tensorflow.bert.bert")
-    sizes = {"d_model": 10, "attention_num_heads": 5, "attention_head_size": 3, "feedforward_intermediate_size": 7}
-    kept = {"layer_output_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "residual_structure": "direct"}
-    position = {"max_position_embeddings": 9, "position_signal": "relative_attention_bias"}
-    config = bert.BertConfig(vocab_size=13, num_blocks=2, type_vocab_size=2, **sizes, **kept, **position)
-
-    def build(feed):
-        batch, seq, masked = mtf.Dimension("batch", 4), mtf.Dimension("seq", 6), mtf.Dimension("masked", 3)
-        ids, kinds = feed("ids", [batch, seq], below=13), feed("kinds", [batch, seq], below=2)
-        model = bert.BertModel(config, False, ids, None, kinds, mesh_shape=[], layout=[])
-        places, words = feed("places", [batch, masked], below=6), feed("words", [batch, masked], below=13)
-        weights = mtf.to_float(feed("weights", [batch, masked], below=2))
-        outputs = {
-            "sequence": model.get_sequence_output(),
-            "loss": model.get_masked_lm_output(places, words, weights)[0],
-            "next": model.get_next_sentence_output(feed("next", [batch], below=2))[0],
-        }
-        return {name: mtf.cast(y, feed.dtype) for name, y in outputs.items()}
-
-    rate = LEARNING_RATE[tf.float32]
-    reference = one_device(build, rate=rate)
-    for rules in ("batch:x;num_heads:y;intermediate:y;vocab:y", "seq:x;hidden:y"):
-        layout = Layout("x:3;y:2", rules, SHARES)
-        assert_same(reference, run(build, lambda layout=layout: cpu_mesh_impl(layout), tf.float64, rate=rate), 2e-5)

@@ -71,31 +71,30 @@ def uniform(mesh):
     return mtf.random_uniform(mesh, SHAPE)
 
 
-def microbatches(mesh):
-    """Dropout in `mtf.serialize_training_step`, and the gradient of what it multiplies."""
+def serialized(mesh, layer):
+    """A layer of `mtf.serialize_training_step` in four parts of the batch, and the gradient of its weight."""
     w = mtf.get_variable(mesh, "w", mtf.Shape([C]), initializer=tf.ones_initializer())
 
     def model(features):
-        y = mtf.dropout(features["x"] * w, is_training=True, keep_prob=0.5)
+        y = layer(features["x"], w)
         return {"loss": mtf.reduce_sum(y), "y": y}
 
     gradients, outputs = mtf.serialize_training_step({"x": mtf.ones(mesh, SHAPE)}, model, B, 4)
     return {"y": outputs["y"], "gradient": gradients[0]}
+
+
+def microbatches(mesh):
+    """Dropout, and the gradient of what it multiplies."""
+    return serialized(mesh, lambda x, w: mtf.dropout(x * w, is_training=True, keep_prob=0.5))
 
 
 def recomputed(mesh):
     """The same with `mtf.recompute_grad`; the gradient tells which mask it saw."""
-    w = mtf.get_variable(mesh, "w", mtf.Shape([C]), initializer=tf.ones_initializer())
 
-    def model(features):
-        def layer(x):
-            return mtf.dropout(mtf.square(x * w), is_training=True, keep_prob=0.5)
+    def layer(x, w):
+        return mtf.recompute_grad(lambda x: mtf.dropout(mtf.square(x * w), is_training=True, keep_prob=0.5), [x])
 
-        y = mtf.recompute_grad(layer, [features["x"]])
-        return {"loss": mtf.reduce_sum(y), "y": y}
-
-    gradients, outputs = mtf.serialize_training_step({"x": mtf.ones(mesh, SHAPE)}, model, B, 4)
-    return {"y": outputs["y"], "gradient": gradients[0]}
+    return serialized(mesh, layer)
 
 
 def nested(mesh):

@@ -114,7 +114,10 @@ def pooled(x, cases):
     return outputs
 
 
-@each_of_a_kind(("extent", "layout"), CASES, first=CASES[:1])
+TWO_AXES = (7, Layout("x:3;y:2", "h:x;w:y", {"x": SHARES[3], "y": SHARES[2]}))
+
+
+@each_of_a_kind(("extent", "layout"), [*CASES, TWO_AXES], first=[TWO_AXES])
 def test_overlapping_pools(extent, layout, some, options):
     def build(feed):
         x = feed("x", [B, mtf.Dimension("h", extent), W, C])
@@ -246,13 +249,6 @@ def grouped_layouts():
 @parametrize("per", PER, first=["w g"])
 def test_groups_of_batch_norm_are_the_same_on_every_layout(per, chosen, options):
     check(grouped(per.split()), *chosen(grouped_layouts()), **options)
-
-
-@pytest.mark.full
-def test_groups_of_batch_norm_in_float32_and_of_moving_averages():
-    layout, *_ = grouped_layouts()
-    check(grouped(["g", "b"]), layout, dtype=tf.float32)
-    check(grouped(["g", "b"], training=False), layout)
 
 
 @pytest.mark.parametrize("per", PER)

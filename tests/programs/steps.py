@@ -9,7 +9,7 @@ from import_oracle import Made, ids, images, rows
 
 from mtf_hetero import tf
 
-L, K = keras.layers, keras.ops
+L = keras.layers
 SEED = 3
 
 
@@ -49,10 +49,6 @@ def sgd() -> Any:
 
 def adam(**options: Any) -> Any:
     return lambda: keras.optimizers.Adam(0.01, **options)
-
-
-def scaled() -> Any:
-    return keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01), dynamic_growth_steps=2)
 
 
 def perceptron() -> Any:
@@ -95,36 +91,6 @@ def recurrent(layer: Any, masks: bool = False, **options: Any) -> Callable[[], A
     return build
 
 
-class Own(keras.Model):
-    """Has a train_step of its own, tied weights, and a gradient of a gradient."""
-
-    def __init__(self):
-        super().__init__()
-        self.dense, self.head = L.Dense(12, "tanh", name="tied"), L.Dense(5)
-
-    def call(self, x):
-        x = self.dense(x)
-        return self.head(x @ K.transpose(self.dense.kernel))
-
-    def train_step(self, data):
-        x, y = data
-        with tf.GradientTape() as outer:
-            with tf.GradientTape() as inner:
-                inner.watch(x)
-                out = self(x, training=True)
-            slope = inner.gradient(out, x)
-            loss = self.compute_loss(x, y, out) + 0.1 * K.mean(slope**2)
-        gradients = outer.gradient(loss, self.trainable_variables)
-        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables))
-        return {"loss": loss}
-
-
-def own() -> Any:
-    model = Own()
-    model(np.zeros((1, 12)))
-    return model
-
-
 def tape() -> Made:
     """A loop with a GradientTape and no Keras: two layers, momentum, a learning rate that falls, a target network."""
     rng = np.random.default_rng(SEED)
@@ -162,9 +128,5 @@ STEPS = {
     "transformer": of_keras(transformer, lambda: keras.optimizers.AdamW(0.01), ids, metrics=["accuracy"]),
     "LSTM": of_keras(recurrent(L.LSTM, masks=True), adam(), ids),
     "GRU": of_keras(recurrent(L.GRU, dropout=0.2, recurrent_dropout=0.1), lambda: keras.optimizers.RMSprop(0.01), ids),
-    "own": of_keras(own, adam(clipnorm=1.0, use_ema=True), rows),
-    "accumulated": of_keras(perceptron, adam(gradient_accumulation_steps=2), rows),
-    "scaled": of_keras(perceptron, scaled, rows),
-    "adafactor": of_keras(perceptron, lambda: keras.optimizers.Adafactor(0.01), rows),
     "tape": tape,
 }

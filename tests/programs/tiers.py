@@ -38,9 +38,8 @@ def few(layouts: Iterable[Layout], count: int = 3) -> Sequence[Layout]:
     return chosen
 
 
-# For tests on many layouts, `chosen(layouts)`: the first tier on a few, or on one, the second on all
+# For tests on many layouts, `chosen(layouts)`: the first tier on one, the second on all
 _ALL = pytest.param(list, id="all", marks=pytest.mark.full)
-FEW_OR_ALL = [pytest.param(few, id="few"), _ALL]
 ONE_OR_ALL = [pytest.param(lambda layouts: few(layouts, 1), id="one"), _ALL]
 
 # For tests of programs whose operations have tests of their own, `check(..., **options)`: how often each layout is run
