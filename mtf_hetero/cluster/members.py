@@ -16,7 +16,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Self
+from typing import Self
 
 import grpc
 
@@ -291,10 +291,10 @@ def register(
     address, peers = answer.get("address"), answer.get("peers")
     if not secret.is_signed(key, answer.get("signature"), "training", nonce, address, peers):
         raise RefusedError(f"it has another {secret.VARIABLE}")
-    return str(address), tuple(peers or ())
+    return str(address), tuple(map(str, peers)) if isinstance(peers, list) else ()
 
 
-def _parse(answer: bytes) -> dict[str, Any]:
+def _parse(answer: bytes) -> dict[str, object]:
     """Return the answer of a training; empty if it is not valid."""
     with contextlib.suppress(ValueError, RecursionError):
         parsed = json.loads(answer)

@@ -5,6 +5,7 @@ import functools
 import json
 import signal
 import sys
+import types
 from typing import Any
 
 import keras
@@ -189,6 +190,12 @@ def test_a_full_disk(trained, tmp_path, capfd, monkeypatch):
     assert call(predict, model_dir=trained, output=tmp_path / "p.npz") == 1
     assert "No space left on device" in capfd.readouterr().err
     assert [path.read_text() for path in tmp_path.iterdir()] == ["before"]
+
+
+def test_a_data_set_without_a_test_set_needs_inputs():
+    run = types.SimpleNamespace(dataset=types.SimpleNamespace(test_size=0), config=types.SimpleNamespace(dataset="own"))
+    with pytest.raises(ValueError, match="^--dataset is 'own', which has no test set; give --input$"):
+        predict._read_examples(run, [])
 
 
 def test_mistakes_give_one_line_and_exit_code_2(trained, tmp_path, capfd):

@@ -1,5 +1,6 @@
 """Emulated workers: their limits, and that nothing is left of them however a run ends."""
 
+import errno
 import json
 import os
 import pathlib
@@ -324,3 +325,12 @@ def test_threads_of_a_worker_take_short_turns():
     if not before or is_forbidden:
         pytest.skip("this kernel is older than 6.12, or a thread may not choose its turns here")
     assert after == 100_000 <= before
+
+
+def test_a_kernel_that_refuses_a_private_network_is_named(monkeypatch):
+    def refuse():
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(isolation, "_unshare", refuse)
+    with pytest.raises(OSError, match="^the kernel refuses a network namespace here: operation not permitted$"):
+        isolation._try_in_child()

@@ -16,6 +16,7 @@ from tiers import losing_workers
 
 from mtf_hetero import tf
 from mtf_hetero.cluster import Cluster, UnreachableWorkerError, WorkerWatch
+from mtf_hetero.cluster import session as session_lib
 from mtf_hetero.cluster.probe import Answer, Outcome, ask
 from mtf_hetero.cluster.session import WaitingSessionCreator
 
@@ -296,3 +297,13 @@ def test_a_connection_that_breaks_is_a_loss(message, expected):
     with pytest.raises(expected, match=re.escape(message)):
         session.run("step")
     session.close()
+
+
+def test_a_closed_session_leaves_no_thread():
+    session = tf.Session()
+    runner = session_lib._Runner(session, lambda session: None)
+    runner.install()
+    assert session.run(tf.constant(3)) == 3
+    session.close()
+    runner._thread.join(10)
+    assert not runner._thread.is_alive()

@@ -12,6 +12,7 @@ from steps import STEPS
 import mtf_hetero
 from mtf_hetero import tf
 from mtf_hetero.cost import traffic
+from mtf_hetero.importer import report
 
 function = tf.compat.v2.function
 INPUTS = rows()
@@ -272,13 +273,18 @@ class TestReport:
             return tf.linalg.tensor_diag(tf.reduce_sum(x @ tf.transpose(x), 1))
 
         with mtf_hetero.function(step, INPUTS[0], **BATCH) as divided:
-            text, report = str(divided.undivided), divided.undivided
+            text, share = str(divided.undivided), divided.undivided.share
         assert text.startswith("replicated on every device: ")
         line = step.__code__.co_firstlineno + 1
         assert re.search(
             rf"^ +\d+\.\d%  Diag  test_function.py:{line}, which no layout splits$", text, flags=re.MULTILINE
         )
-        assert 0 < report.share < 1
+        assert 0 < share < 1
+
+    def test_the_largest_shares_are_shown(self):
+        entries = [report.Entry("Diag", f"model.py:{line}", 1, 0.05, has_rule=True) for line in range(11)]
+        lines = str(report.Undivided(tuple(entries), 0.55)).splitlines()
+        assert len(lines) == 10 and lines[-1] == "  and 3 more"
 
     def test_what_is_divided_is_not_in_it(self):
         _, step = simple()

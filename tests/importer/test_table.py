@@ -90,6 +90,14 @@ OPERATIONS = {
         lambda x: (tf.cumsum(x, 1, reverse=True), tf.math.cumprod(x, 2), tf.math.cumulative_logsumexp(x, 1)),
         X,
     ),
+    "computed arguments": (
+        lambda x: (
+            tf.roll(x, tf.cast(tf.reduce_max(x), tf.int32), 1),
+            tf.pad(x, [[0, 0], [1, 1], [0, 0]], constant_values=tf.reduce_min(x)),
+            tf.one_hot(tf.argmax(x, 1), 7, on_value=tf.reduce_max(x)),
+        ),
+        X,
+    ),
     "reverse": (lambda x: tf.reverse(x, [1]) + tf.roll(x, 2, 2), X),
     "top": (lambda x: tf.math.top_k(x, 4), X),
     "sort": (lambda x: (tf.sort(x, 1), tf.argsort(x, 2)), X),

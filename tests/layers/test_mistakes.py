@@ -32,6 +32,7 @@ MISTAKES = [
     (lambda: pool(size=0), "size is 0; give a positive number, or 2 of them"),
     (lambda: pool(strides=(1, 2, 3)), "strides is .*2 of them"),
     (lambda: pool(padding=2), "padding is 2; it must be .* up to half the window, 1"),
+    (lambda: pool(size=4, padding=3), "padding is 3; it must be .* up to half the window, 2"),
     (lambda: pool(padding="same"), "padding is 'same'"),
     (lambda: pool(size=12), "windows of 12 x 12 do not fit an image of 11 x 7 pixels"),
     (lambda: pool(size=(2, 2, 2, 2)), "4 spatial dimensions"),

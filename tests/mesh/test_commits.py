@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from mtf_hetero import tf
+from mtf_hetero.mesh import commits as commits_lib
 from mtf_hetero.mesh.commits import Commits
 
 FIRST, SECOND = "/device:CPU:0", "/device:CPU:1"
@@ -135,3 +136,12 @@ def test_updates_that_cannot_wait_are_not_rescued(update):
         session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
         session.run(step)
         assert commits.rescue(session, 1) is None
+
+
+def test_large_values_have_more_time(monkeypatch):
+    monkeypatch.setattr(commits_lib, "_READ_SECONDS", 0.0)
+    monkeypatch.setattr(commits_lib, "_BYTES_PER_SECOND", 1.0)
+    training = Training()
+    training.session.run(training.send)
+    training.step()
+    assert training.rescued(1) == {"early": [1.0] * 3, "late": [1.0] * 3}

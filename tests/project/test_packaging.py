@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import zipfile
 from email import message_from_string
@@ -126,3 +127,32 @@ def test_the_metadata(built):
 def environment():
     """The environment's variables, without the path on which the checkout may be."""
     return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
+@pytest.fixture(scope="module")
+def installed(built, tmp_path_factory):
+    """The bin of an environment of its own, where the wheel is installed; its requirements are those of this one."""
+    directory = tmp_path_factory.mktemp("installed")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", directory], check=True)
+    python = directory / "bin" / "python"
+    install = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-index", "--no-deps"]
+    subprocess.run([*install, built[1]], env=environment(), check=True, capture_output=True)
+    (site_packages,) = (directory / "lib").glob("python*/site-packages")
+    (site_packages / "requirements.pth").write_text(sysconfig.get_path("purelib"))  # without its own .pth files
+    return python.parent
+
+
+@pytest.mark.slow
+def test_the_command_trains_on_an_uneven_layout_outside_the_checkout(installed, tmp_path):
+    def run(*command):
+        return subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True)
+
+    code = "import mtf_hetero, mtf_hetero.layouts, mtf_hetero.cli.train.config as c; print(c.__file__)"
+    place = run(installed / "python", "-c", code)
+    assert place.stdout.startswith(str(installed.parent)), place.stderr
+    assert run(installed / "python", "-c", "import models").returncode == 1
+    flags = ["--model=lenet", "--devices=cpu:0,cpu:1,cpu:2", "--list_speed=70,25,5", "--batch_size=20", "--max_steps=3"]
+    process = run(installed / "mtf-hetero", "train", *flags, "--model_dir=model")
+    assert process.returncode == 0, process.stderr
+    assert re.search(r"dense1/units +120 over all: 84, 30, 6\n", process.stdout)
+    assert process.stdout.splitlines()[-1] == "checkpoint: model/model.ckpt-3"
