@@ -242,6 +242,8 @@ def test_workers_that_refuse_a_session_are_asked_for_it_again(answers, monkeypat
         return {0: Answer(Outcome.REFUSED, "connection refused") if is_lost else Answer(Outcome.ANSWERED)}
 
     monkeypatch.setattr("mtf_hetero.cluster.session.ask_all", ask_all)
+    monkeypatch.setattr("mtf_hetero.cluster.session.find_refused", lambda workers, answers: {})  # nobody is there
+    monkeypatch.setattr("mtf_hetero.cluster.session._POLL_SECONDS", 0.05)
     monkeypatch.setattr("mtf_hetero.cluster.claim.WorkerClaim", Claim)
     creator = WaitingSessionCreator(None, ("127.0.0.1:1",))
     if answers:
@@ -300,10 +302,11 @@ def test_a_connection_that_breaks_is_a_loss(message, expected):
 
 
 def test_a_closed_session_leaves_no_thread():
-    session = tf.Session()
+    with tf.Graph().as_default():
+        three, session = tf.constant(3), tf.Session()
     runner = session_lib._Runner(session, lambda session: None)
     runner.install()
-    assert session.run(tf.constant(3)) == 3
+    assert session.run(three) == 3
     session.close()
     runner._thread.join(10)
     assert not runner._thread.is_alive()

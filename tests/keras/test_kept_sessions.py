@@ -166,7 +166,8 @@ def test_a_session_ends_where_the_place_or_the_traces_do(opened):
         same(state(model), state(reference), 1e-9)
 
 
-@parametrize("error", [ValueError, KeyboardInterrupt], first=[KeyboardInterrupt])
+@pytest.mark.full
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 def test_an_error_ends_the_session(error, opened):
     def fail(batch, logs):
         raise error
@@ -187,6 +188,7 @@ def test_an_error_ends_the_session(error, opened):
         same(state(model), state(reference), 1e-9)
 
 
+@pytest.mark.full
 def test_a_call_within_a_call_has_a_session_of_its_own(opened):
     def test(epoch, logs):
         logs["tested"] = evaluate(model, *DATA, batch_size=8, verbose=0)
@@ -202,6 +204,7 @@ def test_a_call_within_a_call_has_a_session_of_its_own(opened):
     assert len(opened) == 3  # the second epoch's test continues the first one's; the second fit continues the first
 
 
+@pytest.mark.full
 def test_a_session_ends_with_its_model():
     model = make_model(plain)
     mtf_hetero.keras.fit(model, *DATA, **OPTIONS, **BATCH)
@@ -212,6 +215,7 @@ def test_a_session_ends_with_its_model():
     assert divided() is None
 
 
+@pytest.mark.full
 def test_copies_of_a_model_have_no_session(tmp_path, opened):
     model = make_model(plain)
     mtf_hetero.keras.fit(model, *DATA, **OPTIONS, **BATCH)
@@ -231,7 +235,8 @@ def test_copies_of_a_model_have_no_session(tmp_path, opened):
     np.testing.assert_allclose(mtf_hetero.keras.predict(model, DATA[0], verbose=0, **BATCH), before, rtol=1e-5)
 
 
-@parametrize(("name", "value"), [("_MOST_SESSIONS", 2), ("_MEMORY_SHARE", 0.0)], first=[("_MOST_SESSIONS", 2)])
+@pytest.mark.full
+@pytest.mark.parametrize(("name", "value"), [("_MOST_SESSIONS", 2), ("_MEMORY_SHARE", 0.0)])
 def test_the_oldest_sessions_end_if_there_are_too_many(name, value, monkeypatch):
     gc.collect()
     monkeypatch.setattr(keeping, "_waiting", [])
@@ -243,7 +248,7 @@ def test_the_oldest_sessions_end_if_there_are_too_many(name, value, monkeypatch)
     assert kept == ([False, True, True] if name == "_MOST_SESSIONS" else [False] * 3)
 
 
-@pytest.mark.parametrize("is_measured", [True, False])
+@parametrize("is_measured", [True, False], first=[True])
 def test_devices_are_measured_once_for_a_batch(is_measured, opened, monkeypatch):
     """Without figures of the devices, a longer training is placed anew."""
     place, placed = placement.place, []
