@@ -81,8 +81,9 @@ def one_batch_fits(model, keras_or_ours):
     return logs
 
 
-@parametrize("place", [ONE, BATCH, FILTERS], first=[BATCH])
-@parametrize("steps", [1, 2], first=[1])
+@pytest.mark.full
+@pytest.mark.parametrize("place", [ONE, BATCH, FILTERS])
+@pytest.mark.parametrize("steps", [1, 2])
 def test_fits_of_one_batch_equal_kerass(place, steps, opened):
     def make():
         model = compiled()
