@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Sequence
 
 from mtf_hetero import placement
-from mtf_hetero.checkpoint.saver import free_bytes
+from mtf_hetero._support.free_memory import free_bytes
 from mtf_hetero.cluster import Cluster
 from mtf_hetero.importer.divided import Divided
 from mtf_hetero.importer.tracing import Traced
