@@ -6,6 +6,7 @@ in doubt, TensorFlow takes the step again from values that differ in their last 
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
@@ -134,6 +135,10 @@ class Comparison:
         with self._state(number) as inputs, tf.device("/cpu:0"):
             return self._side(self._program.concrete(*inputs))
 
+    @functools.cached_property
+    def _plain(self) -> Side:
+        return self.step()
+
     def own_step(self) -> Side:
         """Take the step as another library traced it."""
         assert self._own is not None
@@ -188,14 +193,14 @@ class Comparison:
     def difference(self, found: Side) -> str | None:
         """Return the largest difference in words, and where both sides part; None: rounding explains all of them."""
         if self._own is None:
-            worst = self._worst(found, self.step())
+            worst = self._worst(found, self._plain)
             return None if worst is None else f"{worst}; {self._parting(worst)}"
         expected = self.own_step()
         moved = [name for (name, after), v in zip(expected.strays, self._strays) if not _is_same(after, v.numpy())]
         worst = self._worst(found, expected)
         if worst is None and not moved:
             return None
-        if worst is not None and self._worst(found, self.step()) is not None:
+        if worst is not None and self._worst(found, self._plain) is not None:
             return f"{worst}; {self._parting(worst)}"
         what = f"{self._own.name} changes {moved[0]!r}, and this step does not" if moved else str(worst)
         return f"{what}; the trace of this step and that of {self._own.name} are not the same program"
@@ -205,8 +210,7 @@ class Comparison:
         pairs = self._pairs(found, expected)
         if all(pair.distance <= pair.bound for pair in pairs):
             return None
-        plain = self.step()
-        others = [self._pairs(_like(found, self.step(number)), plain) for number in range(1, _AGAIN + 1)]
+        others = [self._pairs(_like(found, self.step(number)), self._plain) for number in range(1, _AGAIN + 1)]
         bounds = [max(p.bound, *(_NOISE * other.distance for other in o)) for p, *o in zip(pairs, *others, strict=True)]
         wrong = [
             dataclasses.replace(pair, bound=bound)
