@@ -60,6 +60,7 @@ def _damages(lines):
         yield what, [*lines, line], False
 
 
+@pytest.mark.full
 def test_a_changed_file_is_drawn_without_its_invalid_rows(tmp_path, capsys, monkeypatch):
     write_run(tmp_path)
     path = tmp_path / "metrics.jsonl"

@@ -150,6 +150,7 @@ def test_models_that_share_layers_exchange_weights(place, opened):
     assert len(opened) == 3
 
 
+@pytest.mark.full
 def test_a_session_ends_where_the_place_or_the_traces_do(opened):
     with floatx(tf.float64):
         model, speeds = make_model(plain), {**BATCH, "list_speed": [1, 1, 1]}
@@ -249,7 +250,8 @@ def test_the_oldest_sessions_end_if_there_are_too_many(name, value, monkeypatch)
     assert kept == ([False, True, True] if name == "_MOST_SESSIONS" else [False] * 3)
 
 
-@parametrize("is_measured", [True, False], first=[True])
+@pytest.mark.full
+@pytest.mark.parametrize("is_measured", [True, False])
 def test_devices_are_measured_once_for_a_batch(is_measured, opened, monkeypatch):
     """Without figures of the devices, a longer training is placed anew."""
     place, placed = placement.place, []

@@ -107,7 +107,7 @@ def test_changes_between_two_fits_have_the_effect_that_they_have_in_keras(make, 
         same(ours, after, 1e-9)
 
 
-@pytest.mark.parametrize("place", [ONE, BATCH], ids=["one", "three"])
+@parametrize("place", [ONE, BATCH], first=[BATCH])
 @parametrize(("make", "change"), [(plain, freeze_a_layer), (weighted, weigh)], first=[(plain, freeze_a_layer)])
 def test_a_trace_that_is_newer_than_keras_s_is_found(monkeypatch, make, change, place):
     """The check of the first step compares with Keras's own function, which is as old as Keras has it."""

@@ -10,7 +10,7 @@ import time
 
 import pytest
 from dense_steps import MACHINES, batch, build
-from tiers import on_workers
+from tiers import on_workers, parametrize
 
 from mtf_hetero import Layout, tf
 from mtf_hetero._support import deadline
@@ -78,20 +78,20 @@ def test_what_a_split_saves_at_most():
 
 
 @on_workers
-def test_a_short_training_is_not_measured(two, unmeasured):
-    for steps in (0, 1, 24):
-        chosen = auto.choose(build, two, {"batch": batch}, steps=steps)
-        assert (chosen.name, len(chosen.plan.devices), chosen.trials) == ("alone", 1, {})
-        assert f" alone; in {steps} steps a split saves at most " in chosen.headline
-        assert chosen.headline.startswith("Layout: worker:") and "(chosen in " in chosen.headline
-        assert chosen.plan.seconds > 0 and not chosen.is_measured
+@parametrize("steps", [0, 1, 24], first=[24])
+def test_a_short_training_is_not_measured(two, unmeasured, steps):
+    chosen = auto.choose(build, two, {"batch": batch}, steps=steps)
+    assert (chosen.name, len(chosen.plan.devices), chosen.trials) == ("alone", 1, {})
+    assert f" alone; in {steps} steps a split saves at most " in chosen.headline
+    assert chosen.headline.startswith("Layout: worker:") and "(chosen in " in chosen.headline
+    assert chosen.plan.seconds > 0 and not chosen.is_measured
 
 
 @on_workers
-def test_a_long_training_is_measured(two, unmeasured):
-    for steps in (None, 10**9):
-        with pytest.raises(pytest.fail.Exception, match="nothing is to be measured"):
-            auto.choose(build, two, {"batch": batch}, steps=steps)
+@parametrize("steps", [None, 10**9], first=[10**9])
+def test_a_long_training_is_measured(two, unmeasured, steps):
+    with pytest.raises(pytest.fail.Exception, match="nothing is to be measured"):
+        auto.choose(build, two, {"batch": batch}, steps=steps)
 
 
 @on_workers
@@ -264,6 +264,7 @@ def test_on_a_busy_machine_the_first_of_those_nearly_as_fast_is_used(two, unmeas
 
 
 @on_workers
+@pytest.mark.full
 def test_rates_of_matrix_products(two):
     rates = quick.measure_rates(two)
     assert list(rates) == list(two.devices)
