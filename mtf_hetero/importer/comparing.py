@@ -288,6 +288,7 @@ class Comparison:
         if not results + variables:
             return ""
         states = {v.before for v in self._program.variables if id(v.variable) in self.devices.drawn}
+        states |= self._program.sampled
         drawing = (op for op in self._program.operations if _draws(op) or not states.isdisjoint(op.inputs))
         lines = sorted({op.line for op in drawing})
         return (
@@ -298,7 +299,7 @@ class Comparison:
 
 def _list_random(program: Program, drawn: Collection[int]) -> set[Value]:
     """Return the values that depend on random numbers from a state of TensorFlow's own."""
-    found = {v.before for v in program.variables if id(v.variable) in drawn}
+    found = {v.before for v in program.variables if id(v.variable) in drawn} | program.sampled
     for op in program.operations:
         if _draws(op) or not found.isdisjoint(op.inputs):
             found.update(op.outputs)

@@ -15,6 +15,8 @@ _OTHERS = {
 
 def may_fail(op: Operation) -> bool:
     """Return whether some values of its inputs make an operation an error."""
+    if op.island is not None:  # a branch reads what that branch alone kept
+        return True
     if op.type in _SLICES:
         return any(x.array is None for x in op.inputs[1:])
     if op.type in _DIVISIONS:

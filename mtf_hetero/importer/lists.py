@@ -35,6 +35,9 @@ ROLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # of what operati
 # For these, a list in a loop is stacked
 _STACK_KINDS = {"TensorListConcatV2", "TensorListGather", "TensorListScatterIntoExistingList"}
 KINDS = {*ROLES, *_STACK_KINDS, "TensorListResize", "TensorListSplit"}  # of operations on lists
+KEEPING = {  # operations that have nothing to do with the shapes of a Python list's elements
+    f"TensorList{name}" for name in ("SetItem", "GetItem", "PushBack", "PopBack", "Length", "Resize")
+}
 _NEW = ("TensorListReserve", "EmptyTensorList")
 _INDEXED = (*_NEW, "TensorListGetItem", "TensorListSetItem")  # by a number that must be known for a Python list
 

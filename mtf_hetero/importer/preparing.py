@@ -1,6 +1,6 @@
 """Operations on arguments alone that no device can divide: this process does them before each step, and feeds the rest.
 
-They work on strings, look something up in a table, or make tensors whose shapes depend on the data.
+They work on strings, look something up in a table, sample classes, or make tensors whose shapes depend on the data.
 """
 
 import math
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mtf_hetero._compat import tf
+from mtf_hetero.importer import structures
 from mtf_hetero.importer.nodes import OPEN_SHAPE, refusal
 from mtf_hetero.importer.program import Meaning, Operation, Program, Value
 from mtf_hetero.importer.replaying import replay
@@ -16,6 +17,13 @@ if TYPE_CHECKING:
     from mtf_hetero._compat import FuncGraph, Function
 
 _TABLE_READS = {"LookupTableFindV2", "LookupTableSizeV2"}  # a step that writes tables is refused
+SAMPLERS = {  # their kernels count what they have drawn
+    *("AllCandidateSampler", "FixedUnigramCandidateSampler", "LearnedUnigramCandidateSampler"),
+    *("LogUniformCandidateSampler", "ThreadUnsafeUnigramCandidateSampler", "UniformCandidateSampler"),
+}
+SAMPLES = (
+    "samples for labels that the step computes; sample where the data are prepared, and give the loss sampled_values"
+)
 _HANDLES = (tf.string, tf.resource, tf.variant)
 _EXAMPLES = ((0, 0), (1, 0), (0, 1))  # zeros, ones, and different numbers
 _TEXTS = ["", "a b", "c d, e; f"]  # of no word, of two, and of more
@@ -37,9 +45,9 @@ class Resource:
 
 def check(inputs: Sequence[Meaning]) -> None:
     """Raise NotImplementedError if a device cannot have one of these values."""
-    for x in inputs:
-        if isinstance(x, Value) and x.refused is not None:
-            raise x.refused
+    for leaf in (leaf for x in inputs for leaf in structures.leaves(x)):
+        if leaf.refused is not None:
+            raise leaf.refused
 
 
 class Preparation:
@@ -104,7 +112,7 @@ class Preparation:
         while todo:
             last = todo[-1]
             values = [x for x in last.inputs if not isinstance(x, Resource)]
-            is_pure = not last.is_stateful or last.type in _TABLE_READS
+            is_pure = not last.is_stateful or last.type in _TABLE_READS | SAMPLERS
             if not is_pure or last.blocks or not all(isinstance(x, Value) and x.elements is None for x in values):
                 return None
             left = [x for x in values if x.array is None and x not in self._program.feeds and x not in self._tensors]
@@ -152,6 +160,11 @@ class Preparation:
         if used:
             self._program.prepare = self._function(used)
         self._program.prepared = {value: self._settled.get(value) for value in used}
+        sampled = set[Value]()
+        for op in self._operations:
+            if op.type in SAMPLERS or not sampled.isdisjoint(op.inputs):
+                sampled.update(op.outputs)
+        self._program.sampled = sampled.intersection(used)
 
     def _function(self, ends: Sequence[Value]) -> "Function":
         """Return the function from arguments to values."""

@@ -125,6 +125,11 @@ class Block:
         for value in self.results:
             value.uses += 1
         self.operations = live_operations(self.operations)
+        return self.outside
+
+    @property
+    def outside(self) -> list[Value]:
+        """The values from outside that it reads."""
         own = {value for op in self.operations for value in op.outputs}.union(self.parameters)
         read = [*(value for op in self.operations for value in op.inputs), *self.results]
         return [value for value in read if value not in own]
@@ -247,6 +252,7 @@ class Program:
       concrete: the traced function that was read.
       feeds: the arguments.
       prepared: {value that this process computes of them before each step: the error if a step has another shape}.
+      sampled: those of these that depend on random numbers.
       prepare: computes these; None: there are none.
       variables: in the order in which the step captured them, those that are trained first.
       operations: each after those that it reads.
@@ -261,6 +267,7 @@ class Program:
     concrete: "ConcreteFunction"
     feeds: list[Value] = dataclasses.field(default_factory=list)
     prepared: dict[Value, NotImplementedError | None] = dataclasses.field(default_factory=dict)
+    sampled: set[Value] = dataclasses.field(default_factory=set)
     prepare: "Function | None" = None
     variables: list[Variable] = dataclasses.field(default_factory=list)
     operations: list[Operation] = dataclasses.field(default_factory=list)
@@ -340,6 +347,11 @@ def within(operations: Iterable[Operation]) -> Iterator[Operation]:
         yield op
         for block in op.blocks:
             yield from within(block.operations)
+
+
+def like(value: Value, name: str) -> Value:
+    """Return another value of the same shape and type."""
+    return Value(value.shape, value.dtype, name=name, elements=value.elements)
 
 
 def literal(array: "ArrayLike", dtype: tf.DType = tf.int32) -> Value:

@@ -11,6 +11,7 @@ import numpy as np
 from mtf_hetero._compat import graph_of_definition, tf
 from mtf_hetero.importer import shapes as shapes_lib
 from mtf_hetero.importer.nodes import OPEN_SHAPE, is_stateful, node_attributes, refusal, user_line
+from mtf_hetero.importer.preparing import check
 from mtf_hetero.importer.program import Guard, Meaning, Operation, Program, Rows, Value
 from mtf_hetero.importer.replaying import evaluate
 
@@ -44,11 +45,13 @@ class Reader:
 
     Attributes:
       program: the same.
-      now: the value of each variable at this point of the step.
+      now: the value of each variable at this point of the step; another list after each write.
       streams: {path of an operation with random numbers of its own: number of the variable that has its state}.
       path: the names of the operation that is read now, and before it of each call that leads to it and its function.
       rows: {value: its Rows, which are read on the devices in its place}.
+      inside: the parts of the program that are read now, each within the one before.
       guards: of the part that is read now; None: it is of a loop, where nothing can be guarded.
+      refused: the error for a device that needs a tensor of an open shape, while all is recorded as it is; else None.
     """
 
     def __init__(self, program: Program, rule: "Follow") -> None:
@@ -60,6 +63,8 @@ class Reader:
         self.streams: dict[tuple[str, ...], int] = {}
         self.path: tuple[str, ...] = ()
         self.rows: dict[Value, Rows] = {}
+        self.inside: tuple[Part, ...] = ()
+        self.refused: NotImplementedError | None = None
         self._source: tf.Operation | None = None  # what is read now
         self._expanded: tf.Operation | None = None  # the operation in whose place a function is read
 
@@ -148,7 +153,12 @@ class Reader:
           rule: the function, of the operation's attributes and of tensors.
           inputs: values in place of the tensors.
         """
-        specs = tuple((value.shape, value.dtype) for value in inputs)
+        shapes = [tf.TensorShape(value.shape) for value in inputs]
+        # the state of a random operation, which is none of its inputs, comes first
+        for i, tensor in enumerate(reversed(node.inputs) if self.refused is not None else (), 1):
+            if inputs[-i].refused is not None and tensor.dtype != tf.resource:
+                shapes[-i] = tensor.shape
+        specs = tuple((shape, value.dtype) for shape, value in zip(shapes, inputs, strict=True))
         graph, self._expanded = _traced(node.type, rule, _text(node_attributes(node)), specs), node
         try:
             return self.follow(graph, {id(t): value for t, value in zip(graph.inputs, inputs, strict=True)})
@@ -158,20 +168,54 @@ class Reader:
     @contextlib.contextmanager
     def block(self, *, of_loop: bool = False) -> Iterator[Part]:
         """Read what follows apart from the rest; variables then have the values that they had before."""
-        around = self._operations, self._equal, self.now, self.guards
+        around = self._operations, self._equal, self.now, self.guards, self.inside
         part = Part()
+        self.inside = (*self.inside, part)
         self._operations, self._equal, self.now = part.operations, self._equal.new_child(), list(self.now)
         self.guards = None if of_loop or self.guards is None else part.guards
         try:
             yield part
             part.now, part.equal = self.now, self._equal.maps[0]
         finally:
-            self._operations, self._equal, self.now, self.guards = around
+            self._operations, self._equal, self.now, self.guards, self.inside = around
 
-    @property
-    def is_inside(self) -> bool:
-        """Return whether the operation that is read now may be left out of some steps."""
-        return self._operations is not self.program.operations
+    @contextlib.contextmanager
+    def attempt(self) -> Iterator[None]:
+        """Read what follows as if it had not been read, if it is refused."""
+        before = len(self._operations), len(self.program.effects), self.now, self._equal
+        guards = None if self.guards is None else list(self.guards)
+        self._equal = self._equal.new_child()
+        try:
+            yield
+            before[-1].maps[0].update(self._equal.maps[0])
+        except NotImplementedError:
+            del self._operations[before[0] :], self.program.effects[before[1] :]
+            self.now = before[2]
+            if self.guards is not None and guards is not None:
+                self.guards[:] = guards
+            raise
+        finally:
+            self._equal = before[-1]
+
+    @contextlib.contextmanager
+    def recording(
+        self, rule: "Follow", refused: NotImplementedError, now: Sequence[Meaning], path: tuple[str, ...]
+    ) -> Iterator[Part]:
+        """Record what follows as it is, by another rule, apart from the rest.
+
+        Args:
+          rule: reads one operation.
+          refused: the error for a device that needs a result of an open shape.
+          now: the values of the variables.
+          path: as of the reader.
+        """
+        around = self._rule, self.refused, self.path
+        try:
+            with self.block(of_loop=True) as part:
+                self._rule, self.refused, self.path, self.now = rule, refused, path, list(now)
+                yield part
+        finally:
+            self._rule, self.refused, self.path = around
 
     def splice(self, part: Part) -> None:
         """Have a part's operations among the others."""
@@ -179,13 +223,25 @@ class Reader:
         for key, op in part.equal.items():
             self._equal.setdefault(key, op)
 
+    def require_fixed(self, values: Sequence[Meaning]) -> None:
+        """Raise NotImplementedError if a value has an open shape, unless all is recorded."""
+        if self.refused is None:
+            check(values)
+
     def append(self, op: Operation) -> None:
-        """Add an operation with blocks."""
+        """Add an operation with blocks, or any other as it is recorded."""
+        if self.refused is not None:
+            op.inputs += dict.fromkeys(x for block in op.blocks for x in block.outside if x.array is None)
+            for value in op.outputs:
+                value.refused = self.refused
         self._operations.append(op)
 
     def write(self, values: Mapping[int, Value]) -> None:
         """Give variables values, by their numbers."""
+        self.now = list(self.now)
         for number, value in values.items():
+            if value.refused is not None:
+                value.shape = self.program.variables[number].before.shape
             self.now[number] = value
 
     # --- operations on values
@@ -254,7 +310,7 @@ def _traced(
     kind: str,
     rule: Callable[..., object],
     attributes: tuple[tuple[str, bytes], ...],
-    specs: tuple[tuple[tuple[int, ...], tf.DType], ...],
+    specs: tuple[tuple[tf.TensorShape, tf.DType], ...],
 ) -> "FuncGraph":
     """Return the graph of a rule for operations that have a type, attributes, and shapes and types of inputs."""
     attr = Operation(kind, [], [], {name: tf.AttrValue.FromString(text) for name, text in attributes}).attr

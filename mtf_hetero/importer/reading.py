@@ -25,12 +25,12 @@ from mtf_hetero.importer import (
     streams,
     variables,
 )
-from mtf_hetero.importer.islands import Islands
+from mtf_hetero.importer.islands import Islands, Place
 from mtf_hetero.importer.nodes import CHECKS, constant_array, is_stateful, known_shape, refusal
 from mtf_hetero.importer.preparing import Preparation, Resource
 from mtf_hetero.importer.program import Meaning, Program, Value, literal, within
-from mtf_hetero.importer.reader import Reader
-from mtf_hetero.importer.structures import Optional
+from mtf_hetero.importer.reader import Follow, Reader
+from mtf_hetero.importer.structures import Optional, TensorList
 
 if TYPE_CHECKING:
     from mtf_hetero._compat import ConcreteFunction, FuncGraph
@@ -154,44 +154,63 @@ def _read(
     if kind in control.ALIASES and not is_fixed:
         return inputs
     if (follow := control.control_rule(graph, kind)) is not None:
-        if kind not in control.CALLS and not (preparation and preparation.settle(inputs)):
-            preparing.check(inputs)
-        return follow(reader, graph, node, inputs)
+        return _follow_control(
+            preparation, islands, reader, Place(graph, node, inputs, reader.now, reader.path, reader.inside), follow
+        )
     if not _is_about_variables(inputs) and _is_effect(graph, node):
         reader.program.effects.append(node)
         return [] if not node.outputs else inputs[:1]
+    place = Place(graph, node, inputs, reader.now, reader.path, reader.inside)
     try:
-        outputs = _follow_or_prepare(None if reader.is_inside else preparation, islands, reader, node, inputs)
+        outputs = _follow_or_prepare(None if reader.inside else preparation, islands, reader, place)
     except NotImplementedError as error:
-        joined = islands.add(reader, node, inputs, error)
+        joined = islands.add(reader, place, error)
         if joined is None:
             raise
         return joined
-    islands.note(reader, node, inputs, outputs)
+    islands.remember(place, outputs)
+    return outputs
+
+
+def _follow_control(
+    preparation: Preparation | None, islands: Islands, reader: Reader, place: Place, follow: Follow
+) -> Sequence[Meaning]:
+    """Read a call, a condition or a loop; one around open shapes is an island."""
+    if place.node.type not in control.CALLS and preparation is not None:
+        preparation.settle(place.inputs)
+    try:
+        with reader.attempt():
+            outputs = follow(reader, place.graph, place.node, list(place.inputs))
+    except NotImplementedError as error:
+        joined = None if place.node.type in control.CALLS else islands.add(reader, place, error)
+        if joined is None:
+            raise
+        return joined
+    islands.remember(place, outputs)
     return outputs
 
 
 def _follow_or_prepare(
-    preparation: Preparation | None, islands: Islands, reader: Reader, node: tf.Operation, inputs: list[Meaning]
+    preparation: Preparation | None, islands: Islands, reader: Reader, place: Place
 ) -> Sequence[Meaning]:
     """Read an operation for the devices, or else for this process; returns what its results mean."""
+    node, inputs = place.node, list(place.inputs)
     if preparation is not None and any(t.dtype == tf.string for t in (*node.inputs, *node.outputs)):
         prepared = preparation.add(node, reader.operation(node, inputs), refusal(node, _STRINGS))
         if prepared is not None:
             return prepared
     if rows.concern(reader, node, inputs):
-        return _follow_rows(preparation, islands, reader, node, inputs)
-    return _follow_here_or_there(preparation, islands, reader, node, inputs)
+        return _follow_rows(preparation, islands, reader, place)
+    return _follow_here_or_there(preparation, islands, reader, place)
 
 
-def _follow_rows(
-    preparation: Preparation | None, islands: Islands, reader: Reader, node: tf.Operation, inputs: list[Meaning]
-) -> Sequence[Meaning]:
+def _follow_rows(preparation: Preparation | None, islands: Islands, reader: Reader, place: Place) -> Sequence[Meaning]:
     """Read an operation on rows of which some exist."""
+    node, inputs = place.node, list(place.inputs)
     if (followed := rows.follow(reader, node, inputs)) is not None:
         return followed
     try:
-        outputs = _follow_here_or_there(preparation, islands, reader, node, inputs)
+        outputs = _follow_here_or_there(preparation, islands, reader, place)
     except NotImplementedError as error:
         outputs = rows.note(reader, node, inputs, [Value((), t.dtype, refused=error) for t in node.outputs])
         if outputs is None:
@@ -201,9 +220,10 @@ def _follow_rows(
 
 
 def _follow_here_or_there(
-    preparation: Preparation | None, islands: Islands, reader: Reader, node: tf.Operation, inputs: list[Meaning]
+    preparation: Preparation | None, islands: Islands, reader: Reader, place: Place
 ) -> Sequence[Meaning]:
     """Read an operation for the devices, or for this process if they cannot have it."""
+    node, inputs = place.node, list(place.inputs)
     try:
         return _follow(reader, node, inputs)
     except NotImplementedError as error:
@@ -216,7 +236,7 @@ def _follow_here_or_there(
         if prepared is not None:
             return prepared
         blamed = [x for x in inputs if isinstance(x, Value) and x.refused is error]
-        if islands.may_add(reader, node, inputs) or not preparation.settle(inputs):
+        if islands.may_add(reader, place, error) or not preparation.settle(inputs):
             preparing.check(blamed)  # of which it may know more now
             raise
         return _follow(reader, node, inputs)
@@ -229,10 +249,11 @@ def _follow(reader: Reader, node: tf.Operation, inputs: list[Meaning]) -> Sequen
         return [literal(np.zeros(inputs[0].array), node.outputs[0].dtype)]
     if kind in formulas.STREAMS and (drawn := streams.draw(reader, node, inputs)) is not None:
         return drawn
-    if kind in _OPTIONALS:
+    if kind in _OPTIONALS and (kind != "OptionalGetValue" or isinstance(inputs[0], Optional)):
         return [_OPTIONALS[kind](node, inputs)]
     _check(node, inputs, about_variables=about_variables)
-    preparing.check(inputs)
+    if kind not in lists.KEEPING or not isinstance(inputs[0], TensorList):  # its elements may have any shapes
+        preparing.check(inputs)
     if about_variables:
         return variables.follow(reader, node, inputs)
     if lists.is_about_lists(node, inputs):
@@ -269,5 +290,7 @@ def _check(node: tf.Operation, inputs: Sequence[Meaning], *, about_variables: bo
     if resource is not None:
         raise refusal(node, f"reads {resource}, which is no tf.Variable; do it where the data are prepared")
     is_free = node.type in {*control.DRAWS, "Empty"} or node.type.startswith("Stateless") or about_variables
+    if node.type in preparing.SAMPLERS:
+        raise refusal(node, preparing.SAMPLES)
     if is_stateful(node) and not is_free:
         raise refusal(node, "has a state of its own, which is not followed; keep the state in a tf.Variable")

@@ -6,18 +6,58 @@ import numpy as np
 
 from mtf_hetero._compat import execute, tf
 from mtf_hetero._support.ops import create
-from mtf_hetero.importer.program import Operation
+from mtf_hetero.importer.program import Block, Operation, Value
 
 
 def replay(op: Operation, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """Make an operation again in the default graph, on other tensors."""
     if op.island is not None:
-        made = dict(zip(op.island.parameters, inputs, strict=True))
-        for each in op.island.operations:
-            tensors = [tf.constant(x.array, x.dtype) if x.array is not None else made[x] for x in each.inputs]
-            made |= zip(each.outputs, replay(each, tensors), strict=True)
-        return [made[value] for value in op.island.results]
+        made = _run(op.island, dict(zip(op.island.parameters, inputs, strict=True)))
+        pairs = zip(made, op.outputs, strict=True)
+        return [x if x.shape.is_fully_defined() else tf.ensure_shape(x, value.shape) for x, value in pairs]
+    if op.type == "While":
+        return _repeat(op, inputs)
+    if op.blocks:
+        return _choose(op, inputs)
     return create(op.type, list(inputs), [v.dtype for v in op.outputs], op.type, op.attributes).outputs
+
+
+def _run(block: Block, made: dict[Value, tf.Tensor]) -> list[tf.Tensor]:
+    """Make the operations of a block again, given the tensors of what it reads; returns its results."""
+
+    def find(x: Value) -> tf.Tensor:
+        return tf.constant(x.array, x.dtype) if x.array is not None else made[x]
+
+    for op in block.operations:
+        made |= zip(op.outputs, replay(op, [find(x) for x in op.inputs]), strict=True)
+    return [find(x) for x in block.results]
+
+
+def _repeat(op: Operation, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    condition, body = op.blocks
+    count = len(body.parameters)
+    outside = dict(zip(op.inputs[count:], inputs[count:], strict=True))
+
+    def run(block: Block, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        return _run(block, outside | dict(zip(block.parameters, tensors, strict=True)))
+
+    shapes = [tf.TensorShape(None if x.refused is not None else x.shape) for x in body.parameters]
+    made = tf.while_loop(
+        lambda *tensors: run(condition, tensors)[0],
+        lambda *tensors: run(body, tensors),
+        list(inputs[:count]),
+        shape_invariants=shapes,
+        back_prop=False,
+        return_same_structure=True,
+    )
+    return list(made)
+
+
+def _choose(op: Operation, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    (index, *_), made = inputs, dict(zip(op.inputs, inputs, strict=True))
+    branches = [lambda block=block: [tf.identity(x) for x in _run(block, dict(made))] for block in op.blocks]
+    results = tf.cond(index, branches[1], branches[0]) if index.dtype == tf.bool else tf.switch_case(index, branches)
+    return list(results) if isinstance(results, (list, tuple)) else [results]
 
 
 def evaluate(op: Operation) -> list[np.ndarray]:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mtf_hetero._compat import tf
-from mtf_hetero.importer import formulas
-from mtf_hetero.importer.control import CALLS, CHOICES, LOOPS, called
+from mtf_hetero.importer import conditions, formulas
+from mtf_hetero.importer.control import CALLS, LOOPS, called
 from mtf_hetero.importer.program import Meaning, Value
 from mtf_hetero.importer.reader import Reader, function_graph
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mtf_hetero._compat import ConcreteFunction, FuncGraph
 
 States = dict[Hashable, tf.Variable]
-_CALLS = {*CALLS, *CHOICES, *LOOPS}
+_CALLS = {*CALLS, *conditions.KINDS, *LOOPS}
 
 
 def find_states(concrete: "ConcreteFunction", states: States) -> dict[tuple[str, ...], tf.Variable]:

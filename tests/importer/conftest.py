@@ -14,9 +14,9 @@ def real_loops(monkeypatch):
 @pytest.fixture
 def real_conditions(monkeypatch):
     """Every condition runs one branch alone."""
-    from mtf_hetero.importer import control  # tests that need no TensorFlow do not wait for it
+    from mtf_hetero.importer import conditions  # as above
 
-    monkeypatch.setattr(control, "_LEAST_WORK", 0)
+    monkeypatch.setattr(conditions, "_LEAST_WORK", 0)
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tiers
-from import_oracle import BATCH, ONE, arrays, check, same
+from import_oracle import BATCH, ONE, arrays, check, same, split
 
 import mtf_hetero
 import mtf_hetero.keras
@@ -94,13 +94,116 @@ def decoded(w, table, x, y, ids):
     return tf.reduce_sum(x @ w) + tf.cast(tf.reduce_sum(tf.sparse.to_dense(texts)), tf.float64)
 
 
+def in_condition(w, table, x, y, ids):
+    return tf.cond(
+        tf.reduce_sum(x) > 0, lambda: tf.reduce_sum(tf.boolean_mask(x @ w, y > 1) ** 2), lambda: tf.reduce_sum(x @ w)
+    )
+
+
+def of_condition(w, table, x, y, ids):
+    more, less = lambda: tf.boolean_mask(x @ w, y > 1), lambda: tf.boolean_mask(x @ w, y < 4)
+    return tf.reduce_sum(tf.cond(tf.reduce_sum(x) > 0, more, less) ** 2)
+
+
+def into_condition(w, table, x, y, ids):
+    rows = tf.boolean_mask(x @ w, y > 3)
+    return tf.cond(tf.shape(rows)[0] > 0, lambda: tf.reduce_mean(rows**2), lambda: tf.zeros([], tf.float64))
+
+
+def chosen(w, table, x, y, ids):
+    number = tf.cast(tf.math.floormod(tf.reduce_sum(x) * 7, 3), tf.int32)
+    branches = [lambda: tf.boolean_mask(x @ w, y > 1), lambda: (x @ w)[:4] * 2, lambda: tf.tanh(x @ w)]
+    return tf.reduce_sum(tf.switch_case(number, branches) ** 3)
+
+
+def in_turns(w, table, x, y, ids):
+    total = tf.zeros([], tf.float64)
+    for i in range(3):
+        total += tf.reduce_sum(tf.boolean_mask(x @ w, y > i) ** 2)
+    return total
+
+
+def in_loop(w, table, x, y, ids):
+    def turn(i, total):
+        return i + 1, total + tf.reduce_sum(tf.boolean_mask(x @ w, y > i) ** 2)
+
+    return tf.while_loop(lambda i, _: i < tf.reduce_max(y), turn, (0, tf.zeros([], tf.float64)))[1]
+
+
+def into_loop(w, table, x, y, ids):
+    rows = tf.boolean_mask(x @ w, y > 1)
+
+    def turn(i, total):
+        return i + 1, total + tf.reduce_sum(rows**2) * tf.cast(i, total.dtype)
+
+    return tf.while_loop(lambda i, _: i < tf.reduce_max(y), turn, (0, tf.zeros([], tf.float64)))[1]
+
+
+def growing(w, table, x, y, ids):
+    """As a decoder adds to a text until its end."""
+
+    def turn(i, rows):
+        return i + 1, tf.concat([rows, (x @ w)[:2] * tf.cast(i, rows.dtype)], 0)
+
+    shapes = tf.TensorShape([]), tf.TensorShape([None, 5])
+    return tf.reduce_sum(tf.while_loop(lambda i, _: i < tf.reduce_max(y), turn, (0, (x @ w)[:1]), shapes)[1] ** 2)
+
+
+def shrinking(w, table, x, y, ids):
+    def turn(rows):
+        return tf.boolean_mask(rows, rows[:, 0] > tf.reduce_mean(rows[:, 0]))
+
+    rows = tf.boolean_mask(x @ w, y > 0)
+    rows = tf.while_loop(lambda rows: tf.shape(rows)[0] > 3, turn, [rows], [tf.TensorShape([None, 5])])
+    return tf.reduce_sum(tf.tanh(rows))
+
+
+def loop_in_condition_in_loop(w, table, x, y, ids):
+    def add_rows(rows):
+        def turn(i, total):
+            return i + 1, total + tf.tanh(rows[i])
+
+        return tf.while_loop(lambda i, _: i < tf.shape(rows)[0], turn, (0, tf.zeros(5, tf.float64)))[1]
+
+    def turn(i, total):
+        rows = tf.boolean_mask(x @ w * tf.cast(i + 1, tf.float64), x[:, 0] > total / 100)
+        more = tf.cond(
+            tf.shape(rows)[0] > 3, lambda: tf.reduce_sum(add_rows(rows) ** 2), lambda: tf.constant(50.0, tf.float64)
+        )
+        return i + 1, total + more
+
+    return tf.while_loop(lambda _, total: total < 200.0, turn, (0, tf.zeros([], tf.float64)))[1]
+
+
+def scanned(w, table, x, y, ids):
+    rows = tf.boolean_mask(x @ w, y > 1)
+    states = tf.scan(lambda state, row: tf.tanh(state + row), rows, tf.zeros(5, tf.float64))
+    return tf.reduce_sum(states) + tf.reduce_mean(tf.map_fn(lambda row: tf.reduce_sum(row**2), rows))
+
+
+def array_of_parts(w, table, x, y, ids):
+    parts = tf.TensorArray(tf.float64, 0, dynamic_size=True, infer_shape=False, element_shape=[None, 5])
+    for i in tf.range(tf.reduce_max(y)):
+        parts = parts.write(i, tf.boolean_mask(x @ w, y > i))
+    return tf.reduce_sum(parts.concat() ** 2)
+
+
+IN_FLOW = [
+    *(in_condition, of_condition, into_condition, chosen, in_turns, in_loop, into_loop, growing, shrinking),
+    *(loop_in_condition_in_loop, scanned, array_of_parts),
+]
+
+
 STEPS = [
     *(masked, masked_inputs, masked_tokens, numbers_of_rows, places, different_rows, sums_of_different_rows, parts),
     *(stitched, sparse, embedded_sparse, ragged, padded, suppressed, decoded),
 ]
 
 
-@tiers.parametrize("loss", STEPS, first=[masked, masked_tokens, different_rows, stitched, embedded_sparse])
+FIRST = [masked, masked_tokens, different_rows, stitched, embedded_sparse, of_condition, in_loop, growing]
+
+
+@tiers.parametrize("loss", [*STEPS, *IN_FLOW], first=FIRST)
 def test_losses_and_gradients(loss):
     def make():
         w, table = (tf.Variable(RNG.standard_normal(shape), name=n) for shape, n in (((6, 5), "w"), ((11, 6), "table")))
@@ -121,48 +224,51 @@ def test_losses_and_gradients(loss):
     assert any(entry.kind == "Island" and "conftest.py" in entry.line for entry in three.undivided.entries)
 
 
-def in_loop(x):
-    found = tf.zeros([], tf.float64)
-    for i in range(3):
-        found += tf.reduce_sum(tf.boolean_mask(x, x[:, 0] > i / 10))
-    return found
+def variables_of_flow():
+    """What a condition and a loop write, of rows of open shapes; the loop draws too."""
+    w, sums, count = (
+        tf.Variable(x, name=n) for x, n in ((np.ones((6, 5)), "w"), (np.zeros((3, 5)), "sums"), (0, "count"))
+    )
+
+    def step(x, y, ids):
+        def write():
+            sums.assign_add(rows[:3])
+            sums[1].assign(rows[0])
+            return rows * 2
+
+        def turn(i, total):
+            kept = tf.nn.dropout(x @ w, 0.3)
+            count.assign_add(tf.size(tf.boolean_mask(kept, kept[:, 0] > 0)))
+            return i + 1, total + tf.reduce_sum(tf.boolean_mask(kept, kept[:, 0] > 0) ** 2)
+
+        with tf.GradientTape() as tape:
+            rows = tf.boolean_mask(x @ w, x[:, 0] > 0)
+            loss = tf.reduce_sum(tf.cond(tf.reduce_sum(x) > 0, write, lambda: rows + sums[0]) ** 2)
+            loss += tf.while_loop(lambda _, total: total < 200.0, turn, (0, tf.zeros([], tf.float64)))[1]
+        w.assign_sub(0.001 * tape.gradient(loss, w))
+        return loss
+
+    return step, [w, sums, count], INPUTS
 
 
-FORWARD = {
-    "mapped": lambda x: tf.map_fn(lambda row: tf.reduce_sum(tf.boolean_mask(row, row > 0)), x),
-    "condition": lambda x: tf.cond(
-        tf.reduce_sum(x) > 0, lambda: tf.reduce_sum(tf.boolean_mask(x, x[:, 0] > 0)), lambda: tf.reduce_sum(x)
-    ),
-    "loop": in_loop,
-    "drawn": lambda x: tf.reduce_sum(tf.random.stateless_uniform(tf.shape(tf.boolean_mask(x, x[:, 0] > 0)), [1, 2])),
-}
+def test_variables_and_draws_in_conditions_and_loops(seeded):
+    check(variables_of_flow, ONE, BATCH, split("w/1"))
 
 
-@pytest.mark.parametrize("name", FORWARD)
-def test_in_loops_and_conditions(name):
-    step, x = FORWARD[name], INPUTS[0][0]
+def test_drawn_numbers_of_an_open_shape():
+    def step(x):
+        return tf.reduce_sum(tf.random.stateless_uniform(tf.shape(tf.boolean_mask(x, x[:, 0] > 0)), [1, 2]))
+
+    x = INPUTS[0][0]
     expected = arrays(tf.compat.v2.function(step)(x))
     with mtf_hetero.function(step, x, **BATCH) as divided:
         same(arrays(divided(x)), expected, 1e-9)
 
 
 @pytest.mark.user_lines
-@pytest.mark.parametrize(
-    "step",
-    [
-        lambda x: tf.boolean_mask(x * 2, x[:, 0] > 0),
-        lambda x: tf.while_loop(
-            lambda rows: tf.shape(rows)[0] > 3,
-            lambda rows: (tf.boolean_mask(rows, rows[:, 0] > tf.reduce_mean(rows[:, 0])),),
-            (tf.boolean_mask(x * 2, x[:, 0] > 0),),
-            shape_invariants=(tf.TensorShape([None, 6]),),
-        ),
-    ],
-    ids=["result", "loop"],
-)
-def test_what_is_refused(step):
+def test_a_result_of_an_open_shape_is_refused():
     with pytest.raises(NotImplementedError, match=r"test_islands.py:\d+\) .*shape"):
-        mtf_hetero.function(step, INPUTS[0][0], **BATCH)
+        mtf_hetero.function(lambda x: tf.boolean_mask(x * 2, x[:, 0] > 0), INPUTS[0][0], **BATCH)
 
 
 class MaskedTokens(keras.Model):

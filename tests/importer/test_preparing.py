@@ -178,3 +178,47 @@ def test_a_shape_that_is_read_beside_values_that_nothing_needs():
         assert divided(first) == 2
         with pytest.raises(NotImplementedError, match="works on strings"):
             divided(second)
+
+
+def sampling(loss, label, sampled=None):
+    """Training by a loss on a sample of the classes, and the inputs of its steps."""
+    w, b = tf.Variable(np.ones((11, 6), "float32"), name="w"), tf.Variable(tf.zeros(11), name="b")
+    rng = np.random.default_rng(0)
+    inputs = [(rng.standard_normal((14, 6)).astype("float32"), rng.integers(0, 5, (14, 1))) for _ in range(3)]
+
+    def step(x, y, *values):
+        with tf.GradientTape() as tape:
+            value = tf.reduce_mean(loss(w, b, label(y, b), x, 4, 11, sampled_values=values[0] if values else None))
+        for variable, gradient in zip((w, b), tape.gradient(value, (w, b)), strict=True):
+            variable.assign_sub(0.1 * tf.convert_to_tensor(gradient))
+        return value
+
+    return step, [w, b], [(*x, sampled(x[1])) if sampled else x for x in inputs]
+
+
+def labels(y, b):
+    return tf.cast(y, tf.int64)
+
+
+def labels_of_weights(y, b):
+    return tf.cast(y, tf.int64) + tf.cast(b[0] * 0.0, tf.int64)
+
+
+@pytest.mark.parametrize("loss", [tf.nn.nce_loss, tf.nn.sampled_softmax_loss])
+def test_classes_are_sampled_as_by_tensorflow(loss, seeded):
+    check(lambda: sampling(loss, labels), ONE, BATCH, tolerance=1e-6)
+    step, _, inputs = sampling(loss, labels)
+    with mtf_hetero.function(step, inputs[0], **BATCH, verify=True) as divided:
+        divided(*inputs[0])
+        assert "not compared" in divided.verified
+
+
+def test_labels_that_the_step_computes_are_sampled_for_before_it(seeded):
+    step, _, inputs = sampling(tf.nn.nce_loss, labels_of_weights)
+    with pytest.raises(NotImplementedError, match="give the loss sampled_values"):
+        mtf_hetero.function(step, inputs[0], **BATCH)
+
+    def sampled(y):
+        return tf.random.log_uniform_candidate_sampler(y.astype("int64"), 1, 4, unique=True, range_max=11)
+
+    check(lambda: sampling(tf.nn.nce_loss, labels_of_weights, sampled), ONE, BATCH, tolerance=1e-6)

@@ -140,3 +140,46 @@ def test_names_of_arguments_and_a_tuple_of_arrays():
     mtf_hetero.keras.fit(one, x=X, y=Y, **options)
     mtf_hetero.keras.fit(model=other, x=(X, Y), **options)
     same(state(one), state(other), 0)
+
+
+class Pooled(keras.Model):
+    """The mean of the embeddings of so many words as each example has."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.head = keras.layers.Embedding(11, 6), keras.layers.Dense(1)
+        self.words.build((None,))
+        self.head.build((None, 6))
+
+    def call(self, ids):
+        return self.head(tf.reduce_mean(tf.ragged.map_flat_values(self.words, ids), 1))
+
+
+def sparse_data():
+    rows, columns = np.nonzero(np.random.default_rng(3).random((17, 9)) < 0.3)
+    places = np.stack([rows, columns], 1)
+    return tf.sparse.SparseTensor(places, np.arange(len(places), dtype="float32"), (17, 9))
+
+
+def sparse_model():
+    inputs = keras.Input((9,), sparse=True)
+    return keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Dense(4, activation="tanh")(inputs)))
+
+
+def ragged_data():
+    counts = np.random.default_rng(3).integers(1, 5, 17)
+    return tf.RaggedTensor.from_row_lengths(np.arange(counts.sum(), dtype="int32") % 11, counts)
+
+
+@pytest.mark.parametrize(
+    ("make", "inputs"), [(sparse_model, sparse_data), (Pooled, ragged_data)], ids=["sparse", "ragged"]
+)
+def test_inputs_with_another_number_of_elements_in_each_batch(make, inputs):
+    data = tf.data.Dataset.from_tensor_slices((inputs(), np.arange(17, dtype="float32")[:, None])).batch(5)
+
+    def compiled():
+        model = make()
+        model.compile("adam", "mse")
+        return model
+
+    check(compiled, data, places=[BATCH])

@@ -10,7 +10,7 @@ from typing import Any
 
 from mtf_hetero import tf
 from mtf_hetero._support.ops import PYTHON_OPERATIONS
-from mtf_hetero.importer import control, formulas, lists, reader, reading, table, variables
+from mtf_hetero.importer import conditions, control, formulas, lists, reader, reading, table, variables
 
 _HANDLES = (tf.resource, tf.variant, tf.string)
 _TEXT = """# Operations
@@ -28,15 +28,15 @@ _SECTIONS = {
     "Drawn": "Random numbers without a state are drawn on each device, and so are those of `RandomStandardNormal`, "
     "`RandomUniform`, `RandomUniformInt` and `TruncatedNormal`. Others with a state are drawn once and sent.",
     "Replicated": "No rule: each device computes all of it. So are tensors whose shapes depend on the data, as of "
-    "`Where`, up to the next tensor of a fixed shape. `Unique` is split where an optimizer sums and updates different "
-    "rows.",
+    "`Where`, up to the next tensor of a fixed shape, with the conditions and loops around them. `Unique` is split "
+    "where an optimizer sums and updates different rows.",
 }
 _REFUSED = """
 ## Refused ({count})
 
 An error names the operation and the line of your program. These are operations on data sets, queues, readers, tables,
-strings, summaries and other states that are no `tf.Variable`. The training process itself works on strings and reads
-tables, if that needs arguments of the step alone.
+strings, summaries and other states that are no `tf.Variable`. The training process itself works on strings, reads
+tables and samples classes, if that needs arguments of the step alone.
 """
 
 
@@ -74,7 +74,7 @@ def _followed() -> set[str]:
     return {
         *control.ALIASES,
         *control.CALLS,
-        *control.CHOICES,
+        *conditions.KINDS,
         *control.LOOPS,
         *lists.KINDS,
         *formulas.NORMS,
