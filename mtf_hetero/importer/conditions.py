@@ -81,13 +81,11 @@ def _guarded(
 ) -> list[Meaning]:
     """Follow the only branch that can be followed; a step that needs another one is an error.
 
-    Keras divides the rows of an embedding's gradient so: the other branch is for divisors of zero.
+    The other branch calls Python, say. One with a tensor of an open shape has a place in an island, which nothing
+    divides; so it is left out where Keras divides the rows of an embedding's gradient, and asks for divisors of zero.
     """
     number, error = next(iter(refused.items()))
-    if len(blocks) != 1 or reader.guards is None:
-        raise error
-    has_rows = any(x in reader.rows for x in ends[0] if isinstance(x, Value))
-    if OPEN_SHAPE in str(error) and not has_rows:  # an island has all branches, but divides no rows
+    if len(blocks) != 1 or reader.guards is None or (OPEN_SHAPE in str(error) and not _asks_for_zeros(node)):
         raise error
     followed = next(i for i in range(len(refused) + 1) if i not in refused)
     reader.splice(blocks[0])
@@ -96,6 +94,14 @@ def _guarded(
     count = len(ends[0]) - len(reader.now)
     reader.now = ends[0][count:]
     return ends[0][:count]
+
+
+def _asks_for_zeros(node: tf.Operation) -> bool:
+    """Return whether a condition is true if any number is zero or not a number."""
+    op = node.inputs[0].op
+    while op.type == "Any":
+        op = op.inputs[0].op
+    return op.type == "LogicalOr" and {x.op.type for x in op.inputs} == {"Equal", "IsNan"}
 
 
 def _join_guards(reader: Reader, blocks: Sequence[Part], join: "Join") -> None:
