@@ -19,6 +19,11 @@ class Unit:
     key: str  # of units that do the same work
 
 
+def _read(op: mtf.Operation) -> Sequence[mtf.Tensor]:
+    """Return the tensors that an operation reads: one with a gradient of its own passes on what was made inside."""
+    return op._fn_outputs if isinstance(op, mtf.CustomGradientOperation) else op.inputs
+
+
 def group_units(operations: Sequence[mtf.Operation], splittable: Container[str]) -> list[Unit]:
     """List every operation once; a reshape with the contraction or the lookup whose sum it may scatter.
 
@@ -38,7 +43,7 @@ def group_units(operations: Sequence[mtf.Operation], splittable: Container[str])
         if is_product and after and all(isinstance(o, mtf.ReshapeOperation) for o in after):
             group += after
         taken |= set(group)
-        tensors = [tensor for o in group for tensor in (*o.inputs, *o.outputs)]
+        tensors = [tensor for o in group for tensor in (*_read(o), *o.outputs)]
         names = dict.fromkeys(name for x in tensors for name in x.shape.dimension_names if name in splittable)
         units.append(Unit(tuple(group), tuple(names), group_key(group, names)))
     return units

@@ -166,3 +166,21 @@ def test_what_a_device_has_alone_is_as_fast_as_the_others_rest(busy, factor):
     clocks.free[1] = 3.0 + busy
     assert clocks.beside_others(0, 3.0, 1.0) == pytest.approx(2 * factor)
     assert clocks.beside_others(1, 3.0, 1.0) == 1.0  # the other one is as fast beside it
+
+
+def test_one_gradient_of_more_weights_than_an_array_has_dimensions():
+    dims = [mtf.Dimension("batch", 64), *(mtf.Dimension(f"units{i}", 8) for i in range(71))]
+    with tf.Graph().as_default():
+        graph = mtf.Graph()
+        mesh = mtf.Mesh(graph, "mesh")
+        shapes = [mtf.Shape([a, b]) for a, b in itertools.pairwise(dims)]
+        x, *weights = [mtf.import_tf_tensor(mesh, tf.zeros(s.to_integer_list), s) for s in shapes]
+
+        def forward(x, *weights):
+            for w in weights:
+                x = mtf.einsum([x, w], [dims[0], w.shape.dims[1]])
+            return x
+
+        mtf.custom_gradient(forward, lambda **_: [None] * len(shapes), [x, *weights])
+        plan = find(graph, Machines((FAST, SLOW), LINKS["usual link"]))
+    assert plan.seconds <= plan.alone[1]
