@@ -144,13 +144,22 @@ class Islands:
         return recorded.results[number]
 
     def _may_join(self, op: Operation) -> bool:
-        """Return whether devices can run an operation on inputs of any shape."""
-        for each in within([op]):
-            values = [*each.inputs, *each.outputs]
-            if each.is_stateful or not all(isinstance(x, Value) and x.dtype not in _NOT_ON_DEVICES for x in values):
+        """Return whether devices can run an operation on inputs of any shape, and those of this process before it."""
+        todo, seen = [op], set[Operation]()
+        while todo:
+            last = todo.pop()
+            if last in seen:
+                continue
+            seen.add(last)
+            for each in within([last]):
+                values = [*each.inputs, *each.outputs]
+                if each.is_stateful or not all(isinstance(x, Value) and x.dtype not in _NOT_ON_DEVICES for x in values):
+                    return False
+            makers = [self._maker(x) for x in last.inputs if x.refused is not None and x not in self._makers]
+            if None in makers:
                 return False
-        makers = [self._maker(x) for x in op.inputs if x.refused is not None]
-        return all(maker is not None and self._may_join(maker) for maker in makers)
+            todo += [maker for maker in makers if maker is not None]
+        return True
 
     def _maker(self, value: Value) -> Operation | None:
         """Return the operation of an island that makes a value; None: the value is fixed, and enters it."""
