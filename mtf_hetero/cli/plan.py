@@ -2,12 +2,12 @@
 
     mtf-hetero plan --model=vgg16 --batch_size=256 --simulate=devices.yaml --save=plan.json
 
-The first line is the verdict: which devices to use, how long a step takes on them, and what would make other devices
-worth using. A table of layers and devices follows: what is split, into which sizes, how long each device computes, and
-how much is sent. Nothing is lowered or run. --picture=plan.png draws the plan (.svg and .pdf work too). --explain says
-why each layer is split as it is, and why devices are left out. In place of a model, --graph=my_program:build names a
-function without arguments that builds the mtf program of a training step in TensorFlow's default graph, and returns its
-mtf.Graph.
+The first line is the verdict: which devices to use, and how long a step takes on them. A table of layers and devices
+follows: what is split, into which sizes, how long each device computes, and how much is sent. Nothing is lowered or
+run. --picture=plan.png draws the plan (.svg and .pdf work too). --explain says why each layer is split as it is, and
+what would make the devices worth using that are left out; that takes longer. In place of a model,
+--graph=my_program:build names a function without arguments that builds the mtf program of a training step in
+TensorFlow's default graph, and returns its mtf.Graph.
 
 The file of devices is YAML or JSON. A device is a kind that `mtf-hetero plan --kinds` lists, or has figures:
 
@@ -67,7 +67,7 @@ def _parse(argv: Sequence[str] | None, program: str) -> argparse.Namespace:
     parser.add_argument("--save", help="file to write the plan to, as JSON; train --layout=FILE runs it")
     parser.add_argument("--picture", help=f"file to draw the plan in, {figures.ENDINGS}: who computes what, and when")
     parser.add_argument(
-        "--explain", action="store_true", help="say why each layer is split so, and why devices are left out"
+        "--explain", action="store_true", help="say why each layer is split so, and when other devices would pay off"
     )
     parser.add_argument("--quiet", action="store_true", help="show no progress")
     parser.add_argument(
@@ -139,15 +139,18 @@ def _plan(arguments: argparse.Namespace) -> str:
     with SearchStatus(quiet=arguments.quiet) as status, tf.Graph().as_default():
         begin = time.monotonic()
         plan = fitting.find_fitting(build, machines, seconds=arguments.seconds, progress=status.report)
-        limit = max(_LEFT_OUT_SECONDS, time.monotonic() - begin)
-        status.enter("looking for when the devices left out would pay off")
-        graph = build()
-        search = fitting.repeated_search(graph, build, machines, plan)
-        others = left_out.devices_left_out(graph, machines, plan, search, seconds=limit)
+        others, graph = (), build() if arguments.explain else None
+        if graph is not None:
+            limit = max(_LEFT_OUT_SECONDS, time.monotonic() - begin)
+            status.enter("looking for when the devices left out would pay off")
+            search = fitting.repeated_search(graph, build, machines, plan)
+            others = left_out.devices_left_out(graph, machines, plan, search, seconds=limit)
     parts = [verdict.verdict(plan, machines.names, others)]
+    if graph is None and len(plan.devices) < len(machines.names):
+        parts[0] += "\n--explain says when the devices that are not used would pay off."
     if len(plan.devices) > 1:
         parts.append(show.table(plan))
-    if arguments.explain:
+    if graph is not None:
         parts += _explain(graph, machines, plan, progress=sys.stderr.isatty() and not arguments.quiet)
         parts += [show.left_out_table(others)] if others else []
     _write(plan, arguments, machines)

@@ -109,7 +109,7 @@ def test_the_page_shows_what_the_command_prints(tmp_path, monkeypatch, capsys):
     assert program.main(command.split()) == 0
     assert capsys.readouterr().out == first
     pathlib.Path("devices.yaml").write_text(V100_AND_T4)
-    assert program.main(["--model=resnet18", "--batch_size=64", "--simulate=devices.yaml"]) == 0
+    assert program.main(["--model=resnet18", "--batch_size=64", "--simulate=devices.yaml", "--explain"]) == 0
     assert capsys.readouterr().out.startswith(second)
 
 
@@ -129,6 +129,9 @@ def test_one_device_and_what_would_make_the_other_pay_off(devices, capsys, monke
     threshold = r"cpu:1 would pay off (from [\d.]+ Gbit/s on|at [\d.]+x its speed)\."
     assert re.match(rf"Use cpu:0 alone: [\d.]+ ms per step\. {threshold}\nMemory per device: ", output)
     assert not error and "limited by" in output and re.search(r"^cpu:1 +[\d.]+ ms ", output, re.MULTILINE)
+    assert program.main([f"--graph={graph}", f"--simulate={devices}", "--quiet"]) == 0
+    output = capsys.readouterr().out.replace("\n", " ")
+    assert re.search(r"Not used: cpu:1\. .*--explain says when the devices that are not used would pay off\.", output)
 
 
 def test_a_terminal_shows_the_search(monkeypatch, capsys):
