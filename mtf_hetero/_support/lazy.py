@@ -50,16 +50,19 @@ class ImportedBy(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     Args:
       package: its name.
       by: the module that imports it.
+      unless: a package that asks for the first one while it is imported, after which that can be imported as usual.
     """
 
-    def __init__(self, package: str, by: str) -> None:
-        self._package, self._by = package, by
+    def __init__(self, package: str, by: str, unless: str | None = None) -> None:
+        self._package, self._by, self._unless = package, by, unless
         self._spec: importlib.machinery.ModuleSpec | None = None
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         if fullname != self._package or self._by in sys.modules:  # imported, or about to import the package
+            return None
+        if self._unless in sys.modules:
             return None
         importlib.import_module(self._by)
         module = sys.modules[fullname]

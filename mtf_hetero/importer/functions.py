@@ -10,7 +10,7 @@ from mtf_hetero.cluster import WorkerClaim
 from mtf_hetero.importer.divided import Divided
 from mtf_hetero.importer.tracing import Traced
 from mtf_hetero.importer.verifying import AUTO, Verification, Verify, check_verify
-from mtf_hetero.placement.request import LayoutLike, SpeedLike
+from mtf_hetero.placement.request import LayoutLike, SpeedLike, WorkersLike
 
 
 def function(
@@ -18,7 +18,7 @@ def function(
     example_inputs: object,
     *,
     devices: str | Sequence[str] | None = None,
-    workers: str | Sequence[str] | None = None,
+    workers: WorkersLike = None,
     layout: LayoutLike = "auto",
     list_speed: SpeedLike = None,
     measure_seconds: float | None = None,
@@ -37,7 +37,8 @@ def function(
       example_inputs: its arguments, a tuple of arrays, tensors, tf.TensorSpecs or structures of them. Anything but a
         tuple is the only argument.
       devices: "gpu:0", "cpu:0", "worker:1/gpu:0", one per processor. None: all GPUs, else "cpu:0"; of workers, all.
-      workers: "host:port,host:port" of `mtf_hetero.cluster.worker` on other machines; None: none.
+      workers: "host:port,host:port" of `mtf_hetero.cluster.worker` on other machines, or an entered LocalCluster's
+        Cluster; None: none.
       layout: "auto": planned for the devices as they are measured; "batch", "filters" or another name of
         mtf_hetero.layouts; rules such as "dense/kernel/1:all"; a Layout; a Plan, or the path of one, "plan.json".
       list_speed: of a named layout or rules, one number per device; None: they are alike; "auto": measured.

@@ -33,4 +33,4 @@ __getattr__, __dir__ = lazy.attach(
 )
 
 # A program that goes on with `import keras` does not see TensorFlow's start-up messages
-sys.meta_path.insert(0, lazy.ImportedBy("keras", "mtf_hetero.keras._keras"))
+sys.meta_path.insert(0, lazy.ImportedBy("keras", "mtf_hetero.keras._keras", unless="tensorflow"))

@@ -19,7 +19,7 @@ from mtf_hetero.keras.course import Changes, Policy
 from mtf_hetero.keras.keeping import Keeper
 from mtf_hetero.keras.loop import Loop
 from mtf_hetero.placement import placing
-from mtf_hetero.placement.request import AUTO, LayoutLike, SpeedLike
+from mtf_hetero.placement.request import AUTO, LayoutLike, SpeedLike, WorkersLike
 
 OFF = "off"
 
@@ -34,7 +34,7 @@ def fit(
     validation_data: object = None,
     callbacks: Callbacks = None,
     devices: str | Sequence[str] | None = None,
-    workers: str | Sequence[str] | None = None,
+    workers: WorkersLike = None,
     layout: LayoutLike = "auto",
     list_speed: SpeedLike = None,
     measure_seconds: float | None = None,
@@ -61,7 +61,8 @@ def fit(
       callbacks: keras.callbacks. They read the weights of the present step, and the next step uses what they write. One
         that overrides a batch's hook has all weights brought to the model for each batch.
       devices: "gpu:0", "cpu:0", "worker:1/gpu:0", one per processor. None: all GPUs, else "cpu:0"; of workers, all.
-      workers: "host:port,host:port" of `mtf_hetero.cluster.worker` on other machines; None: none.
+      workers: "host:port,host:port" of `mtf_hetero.cluster.worker` on other machines, or an entered LocalCluster's
+        Cluster; None: none.
       layout: "auto": planned for the devices as they are measured; "batch", "filters" or another name of
         mtf_hetero.layouts; rules such as "conv2d/kernel/3:all"; a Layout; a Plan, or the path of one, "plan.json".
       list_speed: of a named layout or rules, one number per device, [70, 25, 5] or "70,25,5"; None: they are alike;
@@ -112,7 +113,7 @@ def evaluate(
     batch_size: int | None = None,
     callbacks: Callbacks = None,
     devices: str | Sequence[str] | None = None,
-    workers: str | Sequence[str] | None = None,
+    workers: WorkersLike = None,
     layout: LayoutLike = "auto",
     list_speed: SpeedLike = None,
     measure_seconds: float | None = None,
@@ -150,7 +151,7 @@ def predict(
     batch_size: int | None = None,
     callbacks: Callbacks = None,
     devices: str | Sequence[str] | None = None,
-    workers: str | Sequence[str] | None = None,
+    workers: WorkersLike = None,
     layout: LayoutLike = "auto",
     list_speed: SpeedLike = None,
     measure_seconds: float | None = None,

@@ -14,10 +14,12 @@ from mtf_hetero.cluster.devices import Device
 from mtf_hetero.cluster.probe import PORTS, may_change
 
 if TYPE_CHECKING:
+    from mtf_hetero.cluster import Cluster
     from mtf_hetero.layout import Layout
     from mtf_hetero.planner.plan import Plan
 
 LayoutLike: TypeAlias = "str | os.PathLike[str] | Layout | Plan"
+WorkersLike: TypeAlias = "str | Sequence[str] | Cluster | None"
 SpeedLike: TypeAlias = str | Sequence[float] | None
 AUTO = "auto"
 EVEN = "even"
@@ -36,8 +38,8 @@ class Request:
       mesh_shape: mesh axes and their sizes, "rows:2;cols:2"; None: one axis, "all", over all devices.
       devices: "gpu:0", "worker:1/cpu:0", one per processor, in a sequence or a text with commas; None: those of a plan;
         else all GPUs, or "cpu:0" without a GPU; with workers, all their devices.
-      workers: "host:port" of each, in a sequence or a text with commas; "@hosts.txt": a file with one per line; None:
-        those that the environment names, if any.
+      workers: "host:port" of each, in a sequence or a text with commas; "@hosts.txt": a file with one per line; a
+        Cluster: its workers; None: those that the environment names, if any.
       port: of this process, to which workers connect; None: any free one.
       local_cluster: cores of each worker to start on this machine, "1.0,0.5"; None: none is started.
       memory_limit: gigabytes that each device may use, "16,8,8"; None: what TensorFlow reports.
@@ -197,6 +199,8 @@ class Request:
         value = getattr(self, field)
         if value is None:
             return None
+        if field == "workers":
+            value = getattr(value, "workers", value)  # of a Cluster
         if isinstance(value, str):
             value = value.split(",")
         if not isinstance(value, Sequence) or not all(isinstance(name, str) for name in value):

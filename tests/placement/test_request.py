@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from mtf_hetero.cluster import Cluster
 from mtf_hetero.placement import Request
 
 
@@ -18,6 +19,7 @@ def test_devices_are_written_in_one_way():
     request = Request(devices="GPU:1, worker:0/cpu:1,/job:worker/task:2/device:GPU:0,/device:CPU:3")
     assert request.devices == ("gpu:1", "worker:0/cpu:1", "worker:2/gpu:0", "cpu:3")
     assert Request(workers="a:1, b:2").workers == ("a:1", "b:2")
+    assert Request(workers=Cluster(("a:1", "b:2"), ("worker:0/cpu:0",))).workers == ("a:1", "b:2")
 
 
 def test_what_is_measured():
