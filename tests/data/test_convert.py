@@ -106,6 +106,13 @@ def test_volumes_with_targets(tmp_path, sources, name, monkeypatch):
     assert_holds(test, IMAGES[3:], TARGETS[3:])
 
 
+def test_a_table_of_a_spreadsheet_begins_with_a_mark(tmp_path):
+    table = pathlib.Path(csv(tmp_path / "a.csv"))
+    table.write_bytes(b"\xef\xbb\xbf" + table.read_bytes())
+    manifest = convert(tmp_path / "set", [numpy(tmp_path / "a.npy", IMAGES)], Options(targets=str(table)))
+    assert manifest.planes.targets == ("omega_m", "sigma_8", "n_s")
+
+
 def test_volumes_with_labels(tmp_path):
     path = str(tmp_path / "a.npz")
     np.savez(path, image=IMAGES, label=LABELS)
@@ -297,7 +304,14 @@ MISTAKES = {
     ],
     "g.csv cannot be read, or is damaged": lambda d: [g(d), targets(d, np.array([["a", "b", "c"]]))],
     "holds int64; give one of": lambda d: [g(d, IMAGES.astype(np.int64)), targets(d)],
-    "holds values that are not finite, from plane 0 on": lambda d: [
+    "k.npy cannot be read, or is damaged or cut off; it ends at byte ": lambda d: [
+        with_bytes(numpy(d / "k.npy", IMAGES), 20, b"(" * 20),
+    ],
+    "holds values that are not finite in float32, from plane 0 on; mend": lambda d: [
+        g(d, IMAGES * 1e300),
+        targets(d),
+    ],
+    "holds values that are not finite in float32, from plane 0 on": lambda d: [
         g(d, np.where(IMAGES > 0, np.nan, IMAGES)),
         targets(d),
     ],

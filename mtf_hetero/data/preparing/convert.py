@@ -93,7 +93,8 @@ def convert(
         begins = _begins(images[0].shape[:3], planes.shape[:3])
         count = sum(image.count for image in images) * math.prod(map(len, begins))
         _check_room(directory, count * planes.shape[0] * planes.record_bytes)
-        windows = [_window(corner, planes.shape[:3]) for corner in itertools.product(*begins)]
+        depths, heights, widths = map(_slices, begins)
+        windows = list(itertools.product(depths, heights, widths))
         volumes = [(file, number) for file, image in enumerate(images) for number in range(image.count)]
         samples = list(itertools.product(range(len(volumes)), windows))
         train_size = _train_size(options.test, len(samples), len(windows))
@@ -113,10 +114,10 @@ def convert(
 
 
 @contextlib.contextmanager
-def _reading(path: str) -> Iterator[None]:
+def _reading(path: str, errors: "type[Exception] | tuple[type[Exception], ...]" = _DAMAGED) -> Iterator[None]:
     try:
         yield
-    except _DAMAGED as error:
+    except errors as error:
         size = os.path.getsize(path) if os.path.isfile(path) else 0
         raise ValueError(
             f"{path} cannot be read, or is damaged or cut off; it ends at byte {size:,} ({error}); get it again"
@@ -162,13 +163,10 @@ def open_arrays(path: str, stack: contextlib.ExitStack) -> Mapping[str, _Indexed
             return {name: values for name, values in datasets.items() if values.shape is not None}  # None: a null one
     if path.endswith(_NIFTI):
         nibabel = extras.import_package("nibabel", extra="volumes", user=path)
-        with _reading(path):
-            try:
-                values = nibabel.load(path).dataobj
-                return {"": np.asanyarray(values) if path.endswith(".gz") else values}  # gzip has no random access
-            except Exception as error:  # nibabel raises many kinds of errors for a damaged header
-                raise ValueError(error) from error
-    with _reading(path):
+        with _reading(path, Exception):  # nibabel and NumPy raise many kinds of errors for a damaged head
+            values = nibabel.load(path).dataobj
+            return {"": np.asanyarray(values) if path.endswith(".gz") else values}  # gzip has no random access
+    with _reading(path, Exception):
         if path.endswith(".npy"):
             return {"": np.load(path, mmap_mode="r")}
         return stack.enter_context(np.load(path))
@@ -217,7 +215,7 @@ class _Array:
 
 def _open_array(path: str, arrays: Mapping[str, _Indexed], key: str) -> _Indexed:
     """Return an array of a file; an archive of NumPy is read here."""
-    with _reading(path):
+    with _reading(path, Exception):
         values = arrays[key]
         if not hasattr(values, "shape"):  # the bytes of another file
             raise ValueError(f"{key!r} is not an array")
@@ -288,7 +286,7 @@ def _targets(
         if options.targets.endswith(".csv"):
             if os.path.exists(options.targets) and not os.path.isfile(options.targets):
                 raise ValueError(f"--targets={options.targets} is not a regular file; give a .csv file")
-            with _reading(options.targets), open(options.targets, newline="", encoding="utf-8") as file:
+            with _reading(options.targets), open(options.targets, newline="", encoding="utf-8-sig") as file:
                 lines = [line for line in csv.reader(file) if line]
                 names = tuple(name.strip() for name in lines[0]) if lines else ()
                 table = np.array([[float(value) for value in line] for line in lines[1:]], np.float32)
@@ -346,9 +344,8 @@ def _begins(extents: Sequence[int], cube: Sequence[int]) -> list[range]:
     return [range(extent % edge // 2, extent - edge + 1, edge) for extent, edge in zip(extents, cube, strict=True)]
 
 
-def _window(corner: Sequence[int], cube: Sequence[int]) -> Window:
-    depth, height, width = (slice(begin, begin + edge) for begin, edge in zip(corner, cube, strict=True))
-    return depth, height, width
+def _slices(begins: range) -> list[slice]:
+    return [slice(begin, begin + begins.step) for begin in begins]
 
 
 def _check_room(directory: str | os.PathLike, size: int) -> None:
@@ -380,8 +377,11 @@ def _blocks(
     for begin in range(window[0].start, window[0].stop, step):
         part = slice(begin, min(begin + step, window[0].stop)), *window[1:]
         values = image.read(number, part)
+        with np.errstate(over="ignore"):  # infinity
+            values = values.astype(planes.dtype, copy=False)
         if not np.isfinite(values).all():
-            raise ValueError(f"{image.path} holds values that are not finite, from plane {begin} on; mend or drop it")
+            what = f"not finite in {planes.dtype}, from plane {begin} on"
+            raise ValueError(f"{image.path} holds values that are {what}; mend or drop it")
         yield values, None if label is None else _marks(label.path, label.read(number, part)[..., 0], options)
 
 
