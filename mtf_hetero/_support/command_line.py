@@ -24,6 +24,12 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(WRONG_USAGE, f"error: {_one_line(message)}; see {self.prog} --help\n")
 
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        """Refuse the value of --flag=--, which argparse makes an empty list."""
+        if action.option_strings and arg_strings == ["--"]:
+            raise argparse.ArgumentError(action, "'--' is no value")
+        return super()._get_values(action, arg_strings)
+
 
 def say(error: object) -> None:
     """Print an error on one line, which is cut if it is long."""
@@ -77,7 +83,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
 
     try:
         return flags.FLAGS(list(argv))
-    except flags.Error as error:
+    except (flags.Error, ValueError) as error:  # absl raises ValueError for --noflag=value
         say(error)
         sys.exit(WRONG_USAGE)
 

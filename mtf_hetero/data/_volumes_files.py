@@ -38,6 +38,7 @@ _TARGET_BYTES = 4  # float32
 _COUNT = Number(integer=True, least=0, most=2**40)
 _NUMBERS = Many(Number())
 _DEVIATIONS = Many(Number(above=0))
+_TARGETS = Many(Text(least=1))
 SCHEMA = Record(
     {
         "planes": Record(
@@ -45,7 +46,7 @@ SCHEMA = Record(
                 "shape": Many(Number(integer=True, least=1, most=2**20), least=4, most=4),
                 "dtype": Text(DTYPES),
                 "labelled": Flag(),
-                "targets": Many(Text(least=1)),
+                "targets": _TARGETS,
             }
         ),
         "train_size": _COUNT,
@@ -94,6 +95,7 @@ class Planes:
             raise ValueError(f"dtype is {self.dtype!r}; it must be one of {', '.join(DTYPES)}")
         if self.labelled == bool(self.targets):
             raise ValueError("a volume must have either labels or targets; give one of the two")
+        _TARGETS.read(self.targets, "targets")
 
     @property
     def image_bytes(self) -> int:

@@ -3,12 +3,14 @@
 TensorFlow runs the traced function on this host. Both must agree within rounding. How much rounding may change a step
 depends on the step: the first update of Adam is the sign of a gradient, which may be noise. So where a difference is
 in doubt, TensorFlow takes the step again from values that differ in their last digits, and shows what that changes.
+It takes the step as it is written too: TensorFlow's optimizer of graphs adds numbers in another order.
 """
 
+import contextlib
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -139,6 +141,11 @@ class Comparison:
     def _plain(self) -> Side:
         return self.step()
 
+    @functools.cached_property
+    def _as_written(self) -> Side:
+        with _without_optimizer():
+            return self.step()
+
     def own_step(self) -> Side:
         """Take the step as another library traced it."""
         assert self._own is not None
@@ -210,7 +217,8 @@ class Comparison:
         pairs = self._pairs(found, expected)
         if all(pair.distance <= pair.bound for pair in pairs):
             return None
-        others = [self._pairs(_like(found, self.step(number)), self._plain) for number in range(1, _AGAIN + 1)]
+        again = [self._as_written, *(self.step(number) for number in range(1, _AGAIN + 1))]
+        others = [self._pairs(_like(found, side), self._plain) for side in again]
         bounds = [max(p.bound, *(_NOISE * other.distance for other in o)) for p, *o in zip(pairs, *others, strict=True)]
         wrong = [
             dataclasses.replace(pair, bound=bound)
@@ -351,6 +359,18 @@ class _State:
     def __exit__(self, *_: object) -> None:
         for pair, value in zip(self._variables, self._kept, strict=True):
             pair[0].assign(value)
+
+
+@contextlib.contextmanager
+def _without_optimizer() -> Iterator[None]:
+    """TensorFlow runs graphs as they are written."""
+    name, options = "disable_meta_optimizer", tf.config.optimizer
+    before = options.get_experimental_options().get(name, False)
+    options.set_experimental_options({name: True})
+    try:
+        yield
+    finally:
+        options.set_experimental_options({name: before})
 
 
 def _is_same(one: np.ndarray, other: np.ndarray) -> bool:

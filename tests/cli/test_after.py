@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import json
+import shutil
 import signal
 import sys
 import types
@@ -11,6 +12,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+from own_sets import draw
 from serving import run_signature
 from sklearn import metrics as reference
 from training_runs import CPUS, ONE, call, check_mistake, read_test, run
@@ -206,6 +208,7 @@ def test_mistakes_give_one_line_and_exit_code_2(trained, tmp_path, capfd):
     (tmp_path / "text.png").write_text("no image")
     np.save(tmp_path / "small.npy", np.zeros([3, 8, 8, 1]))
     np.save(tmp_path / "objects.npy", np.array([{}], object))
+    np.save(tmp_path / "nan.npy", np.full([3, 28, 28, 1], np.nan))
     own, out = {"model_dir": trained}, {"output": tmp_path / "new.npz"}
     for command, values, message in [
         (evaluate, {}, "one of the arguments --model_dir --checkpoint is required"),
@@ -231,7 +234,9 @@ def test_mistakes_give_one_line_and_exit_code_2(trained, tmp_path, capfd):
         (predict, own | out | {"input": tmp_path / "plain.txt"}, "plain.txt'; name images (.jpeg, .jpg, .png), folder"),
         (predict, own | out | {"input": tmp_path / "none.npy"}, "none.npy', which cannot be read: No such file"),
         (predict, own | out | {"input": tmp_path / "objects.npy"}, "is not an array of numbers that numpy.save wrote"),
+        (predict, own | out | {"input": tmp_path / "nan.npy"}, "nan.npy', which has values that are not finite, from"),
         (predict, own | out | {"input": tmp_path / "small.npy"}, "it must be one of numbers, [examples, 28, 28, 1]"),
+        (export, own | {"output": tmp_path / "new", "dataset": "--"}, "argument --dataset: '--' is no value; see"),
         (export, own | {"output": tmp_path}, "which already exists; name a new directory"),
         (export, own | {"output": "x", "layout": "batch"}, "unrecognized arguments: --layout=batch"),
         (export, own | {"output": tmp_path / "new", "batch_size": 0}, "--batch_size is 0; it must be a whole number"),
@@ -239,3 +244,23 @@ def test_mistakes_give_one_line_and_exit_code_2(trained, tmp_path, capfd):
         before = sorted(tmp_path.rglob("*"))
         check_mistake(capfd, message, functools.partial(call, command), **values)
         assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_an_image_that_tensorflow_cannot_decode_is_one_line(trained, tmp_path, capfd):
+    intact = draw(tmp_path / "pixels.png", (20, 20)).read_bytes()
+    (tmp_path / "pixels.png").write_bytes(intact[:60] + bytes(len(intact) - 72) + intact[-12:])  # head and end stay
+    assert call(predict, model_dir=trained, input=tmp_path / "pixels.png") == 2
+    error = next(line for line in capfd.readouterr().err.splitlines() if line.startswith("error: "))
+    assert error.endswith(
+        "pixels.png cannot be read: TensorFlow cannot decode it, or it is cut off; replace or remove it"
+    )
+
+
+@pytest.mark.filterwarnings("default:.*is damaged")
+def test_a_damaged_newest_checkpoint_is_named(trained, tmp_path, capfd):
+    shutil.copytree(trained, tmp_path / "run")
+    (tmp_path / "run" / "model.ckpt-3.index").write_bytes(b"")
+    assert call(export, model_dir=tmp_path / "run", output=tmp_path / "made") == 0
+    out, err = capfd.readouterr()
+    assert "a SavedModel of step 0" in out
+    assert f"warning: {tmp_path}/run/model.ckpt-3 is damaged (" in err and "); model.ckpt-0 is used" in err

@@ -55,6 +55,7 @@ OF_WORKERS = [
     ({"local_cluster": "99"}, "asks for 99 cores for worker 0"),
     ({"memory_limit": "16,8"}, "which only --layout=auto and --list_speed=auto use"),
     ({"list_speed": "auto", "memory_limit": "16,8", "devices": "cpu:0"}, "gigabytes of each of the 1 devices"),
+    ({"noaugment": "x"}, "--noaugment=x does not take an argument"),
     ({"wire_dtype": "int8"}, "--wire_dtype is 'int8'; it must be one of bfloat16, float16"),
     ({"devices": "worker:0/cpu:0"}, "device 'worker:0/cpu:0'"),
     (

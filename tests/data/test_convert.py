@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import zipfile
 
 import h5py
 import nibabel
@@ -105,6 +106,13 @@ def test_volumes_with_targets(tmp_path, sources, name, monkeypatch):
     assert_holds(test, IMAGES[3:], TARGETS[3:])
 
 
+def test_a_table_of_a_spreadsheet_begins_with_a_mark(tmp_path):
+    table = pathlib.Path(csv(tmp_path / "a.csv"))
+    table.write_bytes(b"\xef\xbb\xbf" + table.read_bytes())
+    manifest = convert(tmp_path / "set", [numpy(tmp_path / "a.npy", IMAGES)], Options(targets=str(table)))
+    assert manifest.planes.targets == ("omega_m", "sigma_8", "n_s")
+
+
 def test_volumes_with_labels(tmp_path):
     path = str(tmp_path / "a.npz")
     np.savez(path, image=IMAGES, label=LABELS)
@@ -171,6 +179,23 @@ def write_hdf5(path, **made):
     return str(path)
 
 
+def npz(path, array):
+    np.savez(path, x=array)
+    return str(path)
+
+
+def zipped(path, name, content):
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(name, content)
+    return str(path)
+
+
+def cut_within(path, begin, end):
+    content = pathlib.Path(path).read_bytes()
+    pathlib.Path(path).write_bytes(content[:begin] + content[end:])
+    return path
+
+
 def external(file, name):
     secret = pathlib.Path(file.filename).with_name("secret.txt")
     secret.write_text("x" * IMAGES.nbytes)
@@ -182,6 +207,10 @@ def virtual(file, name):
     made = h5py.VirtualLayout(IMAGES.shape, IMAGES.dtype)
     made[...] = h5py.VirtualSource(other, "x", IMAGES.shape)
     file.create_virtual_dataset(name, made)
+
+
+def huge(file, name):
+    file.create_dataset(name, (3, 10**6, 10**6, 10**3), "int16", chunks=True)  # of which nothing is stored
 
 
 def null(file, name):
@@ -210,6 +239,11 @@ MISTAKES = {
         write_hdf5(d / "p.h5", x=virtual),
         f"--targets={csv(d / 'p.csv')}",
     ],
+    "/set would take 6e+06 GB, where ": lambda d: [
+        write_hdf5(d / "s.h5", x=huge, y=lambda file, name: file.create_dataset(name, data=[1.0])),
+        "--axes=DHWC",
+        "--targets=y",
+    ],
     "q.h5 has the values of 'y' in other files": lambda d: [
         write_hdf5(d / "q.h5", x=lambda file, name: file.create_dataset(name, data=IMAGES), y=external),
         "--key=x",
@@ -231,6 +265,17 @@ MISTAKES = {
         cut_off(numpy(d / "b.npy", IMAGES), 2000)
     ],
     "d.nii.gz cannot be read, or is damaged": lambda d: [cut_off(nifti(d / "d.nii.gz", LABELS[0]), 60)],
+    "e.npz cannot be read, or is damaged or cut off; it ends at byte 3,": lambda d: [
+        with_bytes(npz(d / "e.npz", IMAGES), 500, b"\0\1\2"),
+        f"--targets={csv(d / 'e.csv')}",
+    ],
+    "f.npz cannot be read, or is damaged or cut off; it ends at byte 3,": lambda d: [
+        cut_within(npz(d / "f.npz", IMAGES), 300, 330),
+        "--key=x",
+    ],
+    "h.npz cannot be read, or is damaged or cut off; it ends at byte 104 ('x' is not an array)": lambda d: [
+        zipped(d / "h.npz", "x", b"text"),
+    ],
     "has 2 arrays of three axes or more (x, y); name one": lambda d: [hdf5(d / "f.h5", x=IMAGES, y=IMAGES)],
     "has no array 'z'; it has x": lambda d: [hdf5(d / "f.h5", x=IMAGES), "--key=z"],
     "does not fit the axes 'DHW'": lambda d: [g(d), "--axes=DHW"],
@@ -249,9 +294,24 @@ MISTAKES = {
         g(d),
         targets(d, TARGETS[1:]),
     ],
+    "i.csv names its columns omega_m, , n_s; give each a name of its own": lambda d: [
+        g(d),
+        f"--targets={with_bytes(csv(d / 'i.csv'), 8, b' ' * 7)}",
+    ],
+    "j.csv names its columns omega_m, omega_m, n_s; give each": lambda d: [
+        g(d),
+        f"--targets={with_bytes(csv(d / 'j.csv'), 0, b'omega_m,omega_m,n_s')}",
+    ],
     "g.csv cannot be read, or is damaged": lambda d: [g(d), targets(d, np.array([["a", "b", "c"]]))],
     "holds int64; give one of": lambda d: [g(d, IMAGES.astype(np.int64)), targets(d)],
-    "holds values that are not finite, from plane 0 on": lambda d: [
+    "k.npy cannot be read, or is damaged or cut off; it ends at byte ": lambda d: [
+        with_bytes(numpy(d / "k.npy", IMAGES), 20, b"(" * 20),
+    ],
+    "holds values that are not finite in float32, from plane 0 on; mend": lambda d: [
+        g(d, IMAGES * 1e300),
+        targets(d),
+    ],
+    "holds values that are not finite in float32, from plane 0 on": lambda d: [
         g(d, np.where(IMAGES > 0, np.nan, IMAGES)),
         targets(d),
     ],

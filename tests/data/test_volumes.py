@@ -360,6 +360,8 @@ def test_volumes_that_do_not_fit_the_set(tmp_path):
             writer.add("train", *arguments)
     with pytest.raises(ValueError, match="either labels or targets"):
         files.Planes(SHAPE, "float32")
+    with pytest.raises(ValueError, match=r"targets\[1\] is ''; it must be text that is not empty"):
+        files.Planes(SHAPE, "float32", targets=("a", ""))
     assert list(tmp_path.iterdir()) == []
 
 

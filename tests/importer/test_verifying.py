@@ -43,6 +43,17 @@ def test_an_exact_step_passes(place, dtype):
         np.testing.assert_array_equal(variable.numpy(), value)
 
 
+def test_a_sum_that_tensorflow_takes_in_another_order_passes():
+    small = tf.Variable(np.full(4, 1e-18))
+    state = tf.Variable(np.zeros(4))
+
+    def step(x):
+        one = tf.reduce_mean(tf.reshape(x, [-1, 4, 1]), 2)
+        state.assign(tf.reduce_mean(x + (-one + small), 0))  # TensorFlow makes it (x - one) + small
+
+    assert mtf_hetero.verify(step, X[:, 0], **BATCH).startswith("first step equals TensorFlow's, ")
+
+
 @pytest.mark.user_lines
 @pytest.mark.parametrize("place", [ONE, BATCH], ids=["one", "three"])
 def test_a_slice_that_is_read_wrong_is_named_with_its_line(monkeypatch, place):

@@ -141,6 +141,10 @@ def _given_array(run: "Run", path: str) -> "tuple[int, Callable[[], Batches]]":
             f"[examples, {', '.join(map(str, shape))}]"
         )
 
+    for first in range(0, len(array), size):
+        if array.dtype.kind == "f" and not np.isfinite(array[first : first + size]).all():
+            raise ValueError(f"--input is {path!r}, which has values that are not finite, from example {first} on")
+
     def batches() -> Iterator[np.ndarray]:
         for first in range(0, len(array), size):
             batch = np.zeros([size, *shape], np.float32)

@@ -3,7 +3,9 @@
 import argparse
 import contextlib
 import dataclasses
+import os
 import sys
+import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -54,15 +56,16 @@ def main(
       reads_data: whether the work reads the data set.
     """
     try:
-        with leaving.StopOnSignal(), contextlib.ExitStack() as stack:
+        with leaving.StopOnSignal():
             try:
-                check(arguments)
-                wanted = read_request(arguments, placed=placed)
-                if wanted.config.local_cluster is not None:
-                    isolation.enter()
-                with command_line.capture_stderr():
-                    restored = _restore(wanted, stack, reads_data=reads_data)
-                said = work(restored, arguments)
+                with contextlib.ExitStack() as stack:  # which turns TensorFlow's errors about damaged files into others
+                    check(arguments)
+                    wanted = read_request(arguments, placed=placed)
+                    if wanted.config.local_cluster is not None:
+                        isolation.enter()
+                    with command_line.capture_stderr():
+                        restored = _restore(wanted, stack, reads_data=reads_data)
+                    said = work(restored, arguments)
             except (ValueError, NotImplementedError) as error:
                 command_line.say(error)
                 return command_line.WRONG_USAGE
@@ -98,6 +101,8 @@ def _restore(wanted: CheckpointRequest, stack: contextlib.ExitStack, *, reads_da
                 "directory"
             )
         path = found.path
+        for newer, damage in found.passed_over:
+            warnings.warn(f"{newer} is damaged ({damage}); {os.path.basename(path)} is used", stacklevel=1)
     elif damage := saver_lib.find_damage(path):
         raise ValueError(f"--checkpoint is {path!r}, which is damaged: {damage}; name another one")
     config = wanted.config

@@ -8,8 +8,10 @@ import csv
 import dataclasses
 import functools
 import itertools
+import math
 import os
 import pathlib
+import shutil
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from mtf_hetero._support import extras
+from mtf_hetero._support.units import bytes_text
 from mtf_hetero.data._volumes_files import DTYPES, Block, Manifest, Planes, write_volumes
 from mtf_hetero.data.source import TEST, TRAIN
 
@@ -86,7 +89,12 @@ def convert(
         images = [_array(path, arrays, options.key, options.axes) for path, arrays in zip(paths, opened, strict=True)]
         labels = _label_arrays(options, paths, opened, images, stack)
         names, targets = _targets(options, paths, opened, images)
-        planes, windows = _check(options, images, labels, names)
+        planes = _check(options, images, labels, names)
+        begins = _begins(images[0].shape[:3], planes.shape[:3])
+        count = sum(image.count for image in images) * math.prod(map(len, begins))
+        _check_room(directory, count * planes.shape[0] * planes.record_bytes)
+        depths, heights, widths = map(_slices, begins)
+        windows = list(itertools.product(depths, heights, widths))
         volumes = [(file, number) for file, image in enumerate(images) for number in range(image.count)]
         samples = list(itertools.product(range(len(volumes)), windows))
         train_size = _train_size(options.test, len(samples), len(windows))
@@ -106,10 +114,10 @@ def convert(
 
 
 @contextlib.contextmanager
-def _reading(path: str) -> Iterator[None]:
+def _reading(path: str, errors: "type[Exception] | tuple[type[Exception], ...]" = _DAMAGED) -> Iterator[None]:
     try:
         yield
-    except _DAMAGED as error:
+    except errors as error:
         size = os.path.getsize(path) if os.path.isfile(path) else 0
         raise ValueError(
             f"{path} cannot be read, or is damaged or cut off; it ends at byte {size:,} ({error}); get it again"
@@ -155,13 +163,10 @@ def open_arrays(path: str, stack: contextlib.ExitStack) -> Mapping[str, _Indexed
             return {name: values for name, values in datasets.items() if values.shape is not None}  # None: a null one
     if path.endswith(_NIFTI):
         nibabel = extras.import_package("nibabel", extra="volumes", user=path)
-        with _reading(path):
-            try:
-                values = nibabel.load(path).dataobj
-                return {"": np.asanyarray(values) if path.endswith(".gz") else values}  # gzip has no random access
-            except Exception as error:  # nibabel raises many kinds of errors for a damaged header
-                raise ValueError(error) from error
-    with _reading(path):
+        with _reading(path, Exception):  # nibabel and NumPy raise many kinds of errors for a damaged head
+            values = nibabel.load(path).dataobj
+            return {"": np.asanyarray(values) if path.endswith(".gz") else values}  # gzip has no random access
+    with _reading(path, Exception):
         if path.endswith(".npy"):
             return {"": np.load(path, mmap_mode="r")}
         return stack.enter_context(np.load(path))
@@ -208,11 +213,20 @@ class _Array:
         return part.reshape(*(bounds.stop - bounds.start for bounds in window), self.shape[3])
 
 
+def _open_array(path: str, arrays: Mapping[str, _Indexed], key: str) -> _Indexed:
+    """Return an array of a file; an archive of NumPy is read here."""
+    with _reading(path, Exception):
+        values = arrays[key]
+        if not hasattr(values, "shape"):  # the bytes of another file
+            raise ValueError(f"{key!r} is not an array")
+    return values
+
+
 def _look_up(path: str, arrays: Mapping[str, _Indexed], key: str, use: str = "") -> _Indexed:
     """Return an array of a file, or raise ValueError if it is missing or its values lie in another file."""
     if key not in arrays:
         raise ValueError(f"{path} has no array {key!r}{use}; it has {', '.join(arrays) or 'none'}")
-    values = arrays[key]
+    values = _open_array(path, arrays, key)
     if getattr(values, "external", None) or getattr(values, "is_virtual", False):  # HDF5 reads any file it names
         raise ValueError(
             f"{path} has the values of {key!r} in other files (an external or virtual data set of HDF5); give a file "
@@ -223,7 +237,7 @@ def _look_up(path: str, arrays: Mapping[str, _Indexed], key: str, use: str = "")
 
 def _array(path: str, arrays: Mapping[str, _Indexed], key: str | None, axes: str | None) -> _Array:
     if key is None or "" in arrays:
-        candidates = [name for name in arrays if len(arrays[name].shape) >= 3]
+        candidates = [name for name in arrays if len(_open_array(path, arrays, name).shape) >= 3]
         if len(candidates) != 1:
             listed = ", ".join(candidates) or "none"
             raise ValueError(
@@ -272,7 +286,7 @@ def _targets(
         if options.targets.endswith(".csv"):
             if os.path.exists(options.targets) and not os.path.isfile(options.targets):
                 raise ValueError(f"--targets={options.targets} is not a regular file; give a .csv file")
-            with _reading(options.targets), open(options.targets, newline="", encoding="utf-8") as file:
+            with _reading(options.targets), open(options.targets, newline="", encoding="utf-8-sig") as file:
                 lines = [line for line in csv.reader(file) if line]
                 names = tuple(name.strip() for name in lines[0]) if lines else ()
                 table = np.array([[float(value) for value in line] for line in lines[1:]], np.float32)
@@ -286,6 +300,10 @@ def _targets(
             names = tuple(f"{options.targets}{number}" for number in range(table.shape[1]))
     except TypeError as error:
         raise ValueError(f"--targets={options.targets} holds no numbers ({error}); give others") from error
+    if "" in names or len(set(names)) != len(names):
+        raise ValueError(
+            f"--targets={options.targets} names its columns {', '.join(names)}; give each a name of its own"
+        )
     if table.shape != (count, len(names)) or not names or not np.isfinite(table).all():
         raise ValueError(
             f"--targets={options.targets} holds a table of {' x '.join(map(str, table.shape))}; "
@@ -294,10 +312,8 @@ def _targets(
     return names, table
 
 
-def _check(
-    options: Options, images: Sequence[_Array], labels: Sequence[_Array], names: tuple[str, ...]
-) -> tuple[Planes, list[Window]]:
-    """Return the planes to write, and the windows into which each volume is cut."""
+def _check(options: Options, images: Sequence[_Array], labels: Sequence[_Array], names: tuple[str, ...]) -> Planes:
+    """Return the planes to write."""
     first = images[0]
     for image in images[1:]:
         if (image.shape, image.dtype) != (first.shape, first.dtype):
@@ -320,11 +336,26 @@ def _check(
     cube = options.cube or extents
     if not all(0 < edge <= extent for edge, extent in zip(cube, extents, strict=True)):
         raise ValueError(f"--cube is {cube}, but the volumes are {extents}; give a cube that fits in")
-    cuts = []
-    for edge, extent in zip(cube, extents, strict=True):
-        margin = extent % edge // 2
-        cuts.append([slice(begin, begin + edge) for begin in range(margin, extent - edge + 1, edge)])
-    return Planes((*cube, first.shape[3]), dtype, bool(labels), names), list(itertools.product(*cuts))
+    return Planes((*cube, first.shape[3]), dtype, bool(labels), names)
+
+
+def _begins(extents: Sequence[int], cube: Sequence[int]) -> list[range]:
+    """Return where the cubes in the middle of a volume begin, on each axis."""
+    return [range(extent % edge // 2, extent - edge + 1, edge) for extent, edge in zip(extents, cube, strict=True)]
+
+
+def _slices(begins: range) -> list[slice]:
+    return [slice(begin, begin + begins.step) for begin in begins]
+
+
+def _check_room(directory: str | os.PathLike, size: int) -> None:
+    """Raise ValueError if the disk has no room for a set, as where a damaged file tells a huge shape."""
+    place = pathlib.Path(directory).expanduser().absolute()
+    free = shutil.disk_usage(next(parent for parent in place.parents if parent.is_dir())).free
+    if size > free:
+        raise ValueError(
+            f"{place} would take {bytes_text(size)}, where {bytes_text(free)} are free; make room, or give less"
+        )
 
 
 def _train_size(test: int, samples: int, cubes: int) -> int:
@@ -346,8 +377,11 @@ def _blocks(
     for begin in range(window[0].start, window[0].stop, step):
         part = slice(begin, min(begin + step, window[0].stop)), *window[1:]
         values = image.read(number, part)
+        with np.errstate(over="ignore"):  # infinity
+            values = values.astype(planes.dtype, copy=False)
         if not np.isfinite(values).all():
-            raise ValueError(f"{image.path} holds values that are not finite, from plane {begin} on; mend or drop it")
+            what = f"not finite in {planes.dtype}, from plane {begin} on"
+            raise ValueError(f"{image.path} holds values that are {what}; mend or drop it")
         yield values, None if label is None else _marks(label.path, label.read(number, part)[..., 0], options)
 
 
