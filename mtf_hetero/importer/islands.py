@@ -101,7 +101,9 @@ class Islands:
         """Remember where something was made that islands have in another form: a list, or rows of which some exist."""
         for number, value in enumerate(outputs):
             if place.node.outputs[number].dtype == tf.variant or (isinstance(value, Value) and value.refused):
-                self._results.setdefault(id(value), (value, place, number))
+                _, known, _ = self._results.get(id(value), (value, None, 0))
+                if known is None or len(place.inside) < len(known.inside):  # a condition gives what a branch made
+                    self._results[id(value)] = value, place, number
 
     def _record(self, reader: Reader, place: Place, refused: NotImplementedError) -> _Recorded | None:
         """Record an operation as it is; returns None if devices cannot run it."""
