@@ -1,5 +1,6 @@
 """Workers that die, do not answer, or are asked in vain: training says so, waits, and goes on."""
 
+import logging
 import os
 import re
 import signal
@@ -65,6 +66,16 @@ def test_training_goes_on_after_a_worker_died(workers, tmp_path):
     assert value == last  # both are of the same checkpoint
     assert last < 30  # some steps were lost, but not all
     assert last > 18
+
+
+def test_the_watch_of_a_training_outlives_that_of_its_validation(monkeypatch):
+    monkeypatch.setattr("mtf_hetero.cluster.watch.ask", lambda *_: Answer(Outcome.ANSWERED, status=b"one"))
+    record = logging.makeLogRecord({"msg": "An error occurred when attempting to close the session. ..."})
+    with WorkerWatch({0: "127.0.0.1:1"}):
+        with WorkerWatch({0: "127.0.0.1:1"}):
+            pass
+        assert not tf.get_logger().filter(record)
+    assert tf.get_logger().filter(record)
 
 
 def test_a_worker_that_dies_again_before_it_is_asked_is_named_again(monkeypatch):
