@@ -1,0 +1,60 @@
+"""The report on workers that are lost in each phase of a training: whether it ended, its seconds and its results."""
+
+import itertools
+from collections.abc import Sequence
+
+from benchmarks.faults.phases import LAYOUTS, PHASES, PROGRAMS, TOLERANCE, UNDISTURBED, Cell
+from benchmarks.renderers.document import Report
+from benchmarks.renderers.tables import Row, bullets, table
+
+_NAMED, _MISSING, _NOT_RUN = "named", "none", "-"
+
+
+def _cell(cell: Cell, rows: dict[Cell, Row]) -> str:
+    """Return the seconds of a run, and how it ended if it did not train to the end."""
+    if cell.program in PHASES[cell.phase].missing:
+        return _MISSING
+    row = rows.get(cell)
+    if row is None:
+        return _NOT_RUN
+    how = "**failed**" if row["failures"] else _NAMED if cell.ends_by_name else ""
+    return f"{row['seconds']:.0f} {how}".strip()
+
+
+def _difference(program: str, layout: str, rows: dict[Cell, Row]) -> str:
+    found = [
+        row["difference"]
+        for cell, row in rows.items()
+        if (cell.program, cell.layout) == (program, layout) and row["difference"] is not None
+    ]
+    return f"{max(found):.0e}" if found else _NOT_RUN
+
+
+def render(rows: Sequence[Row]) -> Report:
+    """Return the report: a line per phase, a column per program and layout."""
+    of_cell = {Cell(row["program"], row["layout"], row["phase"]): row for row in rows}
+    places = list(itertools.product(PROGRAMS, LAYOUTS))
+    header = ["what happens", *(f"{PROGRAMS[program]}, {layout}" for program, layout in places)]
+    lines = [[phase.text, *(_cell(Cell(*place, name), of_cell) for place in places)] for name, phase in PHASES.items()]
+    lines.append(["largest difference of results", *(_difference(*place, of_cell) for place in places)])
+    disturbed = [row for cell, row in of_cell.items() if cell.phase != UNDISTURBED]
+    failed = [row for row in disturbed if row["failures"]]
+    differences = [row["difference"] for row in disturbed if row["difference"] is not None]
+    conclusions = [f"{len(disturbed) - len(failed)} of {len(disturbed)} runs ended by themselves, as expected."]
+    if differences:
+        conclusions.append(
+            f"Results differ by at most {max(differences):.0e} from those of an undisturbed run; the limit is "
+            f"{TOLERANCE:g}."
+        )
+    parts = [
+        "Seconds of 16 steps in float64 with two tests, on workers of this machine with one thread each; two runs at a "
+        f"time. `{_NAMED}`: the run ended with one line that names the worker, as a loop of `function` does if the worker "
+        f"does not return. `{_MISSING}`: the program has no such phase. Results are losses, tests, weights and what the "
+        "optimizer keeps, relative to the largest number of each array.",
+        "## Phases",
+        table(header, lines),
+        "A step is a first or sixth one that began 0.03 s before. A worker is killed by SIGKILL, and started again at "
+        "once; a lost one is awaited for 3 s.",
+        bullets(f"{row['variant']}: {'; '.join(row['failures'])}" for row in failed),
+    ]
+    return Report(conclusions, [part for part in parts if part])
