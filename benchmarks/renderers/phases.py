@@ -48,9 +48,9 @@ def render(rows: Sequence[Row]) -> Report:
         )
     parts = [
         "Seconds of 16 steps in float64 with two tests, on workers of this machine with one thread each; two runs at a "
-        f"time. `{_NAMED}`: the run ended with one line that names the worker, as a loop of `function` does if the worker "
-        f"does not return. `{_MISSING}`: the program has no such phase. Results are losses, tests, weights and what the "
-        "optimizer keeps, relative to the largest number of each array.",
+        f"time. `{_NAMED}`: the run ended with one line that names the worker, as a loop of `function` does if the "
+        f"worker does not return. `{_MISSING}`: the program has no such phase. Results are losses, tests, weights and "
+        "what the optimizer keeps, relative to the largest number of each array.",
         "## Phases",
         table(header, lines),
         "A step is a first or sixth one that began 0.03 s before. A worker is killed by SIGKILL, and started again at "

@@ -78,6 +78,15 @@ def test_the_watch_of_a_training_outlives_that_of_its_validation(monkeypatch):
     assert tf.get_logger().filter(record)
 
 
+def test_a_worker_that_is_lost_while_the_step_is_built_is_named():
+    address, said = f"127.0.0.1:{free_port()}", []
+    creator = WaitingSessionCreator(mock.Mock(), {1: address}, wait_seconds=0.1)
+    with pytest.raises(UnreachableWorkerError), creator.claim_workers(said.append):
+        pass
+    (line,) = said
+    assert line.startswith(f"worker 1 ({address}) is gone: connection refused; training waits 0.1 seconds for it.")
+
+
 def test_a_worker_that_dies_again_before_it_is_asked_is_named_again(monkeypatch):
     said, asked = [], []
     watch = WorkerWatch(("127.0.0.1:1",), report=said.append, interval_seconds=0.001)
