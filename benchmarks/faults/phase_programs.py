@@ -27,7 +27,7 @@ import mtf_hetero.keras
 from benchmarks.faults import checkpoints, double
 from benchmarks.faults.phases import FILE, FIRST, FIT, FUNCTION, MIDDLE, MOVE, PROGRAMS, SAVE, STEPS, TEST, TRACING
 from mtf_hetero import Lowering, tf
-from mtf_hetero._support import command_line
+from mtf_hetero._support import command_line, threads
 from mtf_hetero.checkpoint import Saver
 from mtf_hetero.cli.train import __main__ as train
 from mtf_hetero.cli.train.course import Course
@@ -146,9 +146,14 @@ class _Striker:
         self._moves = False
         first, *others = hook._load.devices
         even = dict.fromkeys([first, *others], 1.0)
-        proposal = hook._propose(even, {**even, first: 3.0})
-        if hook._prepare is not None:
-            hook._prepare(proposal.place)
+
+        def propose() -> Any:
+            proposal = hook._propose(even, {**even, first: 3.0})
+            if hook._prepare is not None:
+                hook._prepare(proposal.place)
+            return proposal
+
+        proposal = threads.begin(propose, "rebalance").result()  # in a thread, as the hook does
         hook._switch(proposal, "other shares are asked for")
 
 
@@ -199,7 +204,7 @@ def _train(options: argparse.Namespace) -> dict[str, Any]:
     losses = {row["step"]: row["loss"] for row in rows[0]}
     tests = [row["loss"] for row in (*rows[1], *rows[2])]
     weights = checkpoints.values(directory, STEPS)
-    return {"losses": [losses[step] for step in sorted(losses)], "tests": tests, **weights}
+    return {"losses/train": [losses[step] for step in sorted(losses)], "losses/test": tests, **weights}
 
 
 def _fit(options: argparse.Namespace) -> dict[str, Any]:
@@ -210,7 +215,10 @@ def _fit(options: argparse.Namespace) -> dict[str, Any]:
     data = {"batch_size": _BATCH, "epochs": 2, "verbose": 0, "validation_data": (x[: 2 * _BATCH], y[: 2 * _BATCH])}
     history = mtf_hetero.keras.fit(model, x, y, callbacks=[saving], **data, **place)
     variables = [*model.variables, *model.optimizer.variables]
-    return {**history.history, **{variable.path: np.asarray(variable) for variable in variables}}
+    return {
+        **{f"losses/{name}": values for name, values in history.history.items()},
+        **{variable.path: np.asarray(variable) for variable in variables},
+    }
 
 
 def _function(options: argparse.Namespace) -> dict[str, Any]:
@@ -243,7 +251,7 @@ def _function(options: argparse.Namespace) -> dict[str, Any]:
             print(f"warning: {error}", file=sys.stderr, flush=True)
             time.sleep(0.5)
     variables = [*model.variables, *model.optimizer.variables]
-    return {"losses": losses, **{variable.path: np.asarray(variable) for variable in variables}}
+    return {"losses/train": losses, **{variable.path: np.asarray(variable) for variable in variables}}
 
 
 def main(argv: Sequence[str] | None, program: str) -> int:

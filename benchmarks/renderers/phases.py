@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from benchmarks.faults.phases import LAYOUTS, PHASES, PROGRAMS, TOLERANCE, UNDISTURBED, Cell
 from benchmarks.renderers.document import Report
-from benchmarks.renderers.tables import Row, bullets, table
+from benchmarks.renderers.tables import Row, bullets, group_by, table
 
 _NAMED, _MISSING, _NOT_RUN = "named", "none", "-"
 
@@ -21,12 +21,8 @@ def _cell(cell: Cell, rows: dict[Cell, Row]) -> str:
     return f"{row['seconds']:.0f} {how}".strip()
 
 
-def _difference(program: str, layout: str, rows: dict[Cell, Row]) -> str:
-    found = [
-        row["difference"]
-        for cell, row in rows.items()
-        if (cell.program, cell.layout) == (program, layout) and row["difference"] is not None
-    ]
+def _largest(rows: Sequence[Row], column: str = "difference") -> str:
+    found = [row[column] for row in rows if row.get(column) is not None]
     return f"{max(found):.0e}" if found else _NOT_RUN
 
 
@@ -36,16 +32,15 @@ def render(rows: Sequence[Row]) -> Report:
     places = list(itertools.product(PROGRAMS, LAYOUTS))
     header = ["what happens", *(f"{PROGRAMS[program]}, {layout}" for program, layout in places)]
     lines = [[phase.text, *(_cell(Cell(*place, name), of_cell) for place in places)] for name, phase in PHASES.items()]
-    lines.append(["largest difference of results", *(_difference(*place, of_cell) for place in places)])
+    groups = group_by(rows, lambda row: (row["program"], row["layout"]))
+    lines.append(["largest difference of results", *(_largest(groups.get(place, ())) for place in places)])
     disturbed = [row for cell, row in of_cell.items() if cell.phase != UNDISTURBED]
     failed = [row for row in disturbed if row["failures"]]
-    differences = [row["difference"] for row in disturbed if row["difference"] is not None]
-    conclusions = [f"{len(disturbed) - len(failed)} of {len(disturbed)} runs ended by themselves, as expected."]
-    if differences:
-        conclusions.append(
-            f"Results differ by at most {max(differences):.0e} from those of an undisturbed run; the limit is "
-            f"{TOLERANCE:g}."
-        )
+    conclusions = [
+        f"{len(disturbed) - len(failed)} of {len(disturbed)} runs ended by themselves, as expected.",
+        f"Results differ by at most {_largest(disturbed)} from an undisturbed run's; the limit is {TOLERANCE:g}. "
+        f"The losses of a Keras file, of float32, differ by at most {_largest(disturbed, 'loss_difference')}.",
+    ]
     parts = [
         "Seconds of 16 steps in float64 with two tests, on workers of this machine with one thread each; two runs at a "
         f"time. `{_NAMED}`: the run ended with one line that names the worker, as a loop of `function` does if the "
