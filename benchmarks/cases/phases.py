@@ -8,8 +8,8 @@ steps in float64 on two or three workers of this machine, each with one thread. 
 to a phase: while the step is lowered, in a step, in a validation, in a save, in a change of the shares. The workers
 are started again at once, or never. Other runs have a training process that is stopped for 60 s, and a slow network.
 
-Losses, tests, weights and what the optimizer keeps must agree with those of an undisturbed run to 1e-9. The loss of a
-Keras file is of float32, and must agree to 1e-6.
+Losses, tests, weights and what the optimizer keeps must agree with those of an undisturbed run to 1e-9. Outputs
+of a Keras file become float32, as the images are, and its results must agree to 1e-6.
 
 Time: 25 minutes on two cores. Expected: no failure. A loop of `function` ends by name if the worker does not return.
 """

@@ -3,7 +3,7 @@
     python -m benchmarks.faults.phase_programs fit batch DIRECTORY middle 127.0.0.1:2222,127.0.0.1:2223 60
 
 It trains on workers of this machine. At a point, `middle`, it kills those whose processes the file DIRECTORY/pids has,
-and prints `at middle`. A step has begun 0.03 seconds before. All numbers are of float64. In the end,
+and prints `at middle`. A step has begun 0.03 seconds before. Numbers are of float64. In the end,
 DIRECTORY/results.npz has losses, tests and weights.
 """
 

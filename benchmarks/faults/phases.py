@@ -36,7 +36,7 @@ PROGRAMS: Mapping[str, str] = {
 LAYOUTS, UNDISTURBED = ("batch", "filters"), "undisturbed"
 TRACING, FIRST, MIDDLE, TEST, SAVE, MOVE, NOWHERE = "tracing", "first", "middle", "test", "save", "move", "nowhere"
 STEPS, TOLERANCE = 16, 1e-9
-LOSS_TOLERANCE = 1e-6  # of FILE, whose loss is of float32
+_FILE_TOLERANCE = 1e-6  # whose outputs become float32, as the images are
 _LIMIT_SECONDS, _STOPPED_SECONDS, _DELAY_SECONDS = 180.0, 60.0, 0.05
 _OF_PROGRAM = re.compile(r"W(?!0000|ARNING: All log)|warning: |error: |stopped: ")  # lines that are no native ones
 _WAIT_SECONDS = {True: 60, False: 3}  # for a worker that returns, or does not
@@ -105,6 +105,11 @@ class Cell:
         """Whether the loss ends the run with one line: `function` does not continue without a worker."""
         return self.program == FUNCTION and not PHASES[self.phase].returns
 
+    @property
+    def tolerance(self) -> float:
+        """The largest difference of results, relative to the largest value of each array."""
+        return _FILE_TOLERANCE if self.program == FILE else TOLERANCE
+
     def carry_out(self, directory: pathlib.Path) -> dict[str, Any]:
         """Run it in a directory for all cells, the undisturbed one before; returns what a row holds."""
         place, phase = directory / self.name, PHASES[self.phase]
@@ -132,29 +137,12 @@ class Cell:
         lines = [line for line in training.error_lines if _OF_PROGRAM.match(line)]
         failures += self._judge(code, lines, training)
         values = {**dataclasses.asdict(self), "points": points, "exit_code": code, "seconds": seconds}
-        values |= {"difference": None, "loss_difference": None}
+        values["difference"] = None
         if code == 0:
-            values |= self._compare(place, directory / self.undisturbed.name)
-            if not values["difference"] <= TOLERANCE or not values["loss_difference"] <= LOSS_TOLERANCE:
-                failures.append(f"results differ by {values['difference']:.1e}, {values['loss_difference']:.1e}")
+            values["difference"] = _difference(place, directory / self.undisturbed.name)
+            if not values["difference"] <= self.tolerance:
+                failures.append(f"results differ by {values['difference']:.1e}")
         return {**values, "lines": lines, "failures": failures}
-
-    def _compare(self, place: pathlib.Path, expected: pathlib.Path) -> dict[str, float]:
-        """Return the largest differences of results: of float64, and of losses in float32.
-
-        Differences are relative to the largest value of each array.
-        """
-        found, wanted = (dict(np.load(path / "results.npz")) for path in (place, expected))
-        same = found.keys() == wanted.keys() and all(found[name].shape == wanted[name].shape for name in found)
-        difference, loss_difference = (0.0 if same else math.inf), 0.0
-        for name in wanted if same else ():
-            scale = max(float(np.max(np.abs(wanted[name]))), 1e-3)
-            of_array = float(np.max(np.abs(found[name] - wanted[name]))) / scale
-            if self.program == FILE and name.startswith("losses."):
-                loss_difference = max(loss_difference, of_array)
-            else:
-                difference = max(difference, of_array)
-        return {"difference": difference, "loss_difference": loss_difference}
 
     def _judge(self, code: int | None, lines: Sequence[str], training: Process) -> list[str]:
         """Return what is wrong with the end of a training, and its lines for the user."""
@@ -206,6 +194,15 @@ def _write_pids(directory: pathlib.Path, workers: Sequence[Worker]) -> None:
     temporary = directory / "pids.new"
     temporary.write_text(" ".join(str(worker.pid) for worker in workers), encoding="utf-8")
     temporary.replace(directory / "pids")
+
+
+def _difference(place: pathlib.Path, expected: pathlib.Path) -> float:
+    """Return the largest difference of the results of two runs, relative to the largest value of each array."""
+    found, wanted = (dict(np.load(path / "results.npz")) for path in (place, expected))
+    if found.keys() != wanted.keys() or any(found[name].shape != wanted[name].shape for name in found):
+        return math.inf
+    scales = {name: max(float(np.max(np.abs(array))), 1e-3) for name, array in wanted.items()}
+    return max(float(np.max(np.abs(found[name] - wanted[name]))) / scales[name] for name in wanted)
 
 
 @contextlib.contextmanager
