@@ -234,7 +234,10 @@ class WaitingSessionCreator(tf.train.SessionCreator):
         except BaseException:
             session.add_done_callback(_close_unused)
             raise
-        return session.result()
+        try:
+            return session.result()
+        except tf.errors.CancelledError as error:
+            raise _as_loss(error) from error
 
 
 def _close_unused(session: "concurrent.futures.Future[tf.Session]") -> None:
@@ -311,7 +314,7 @@ class _Runner:
 
 
 def _as_loss(error: BaseException) -> BaseException:
-    """Return the error of a step, as that of a lost worker if a connection to one has broken.
+    """Return the error of a step or of a new session, as that of a lost worker if a connection to one has broken.
 
     gRPC then repeats a request, which the worker refuses. TensorFlow calls the step cancelled, and nobody begins anew.
     """

@@ -319,6 +319,9 @@ def test_a_connection_that_breaks_is_a_loss(message, expected):
     with pytest.raises(expected, match=re.escape(message)):
         session.run("step")
     session.close()
+    begun = mock.Mock(create_session=failing.run)
+    with pytest.raises(expected, match=re.escape(message)):
+        WaitingSessionCreator(begun, ()).create_session()
 
 
 def test_a_closed_session_leaves_no_thread():
