@@ -13,6 +13,7 @@ from benchmarks.cases.keras_models import KerasModels
 from benchmarks.cases.learning import ClusterCurve, Cosmology, LearningCurve, Segmentation
 from benchmarks.cases.lowering import Lowering
 from benchmarks.cases.one_device import Accounting, OneDevice
+from benchmarks.cases.phases import Phases
 from benchmarks.cases.planner import Planner
 from benchmarks.cases.sequences import Sequences
 from benchmarks.cases.spatial import Spatial
@@ -32,6 +33,7 @@ _ALL = (
         AnyStep(),
         Elastic(),
         Sequences(),
+        Phases(),
         Faults(),
     ),
 )

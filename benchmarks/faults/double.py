@@ -7,6 +7,7 @@
 """
 
 import argparse
+import contextlib
 import dataclasses
 import functools
 import time
@@ -29,6 +30,12 @@ def _build(images: mtf.Tensor, **config: Any) -> mtf.Tensor:
     return MODELS["lenet"].build(mtf.cast(images, tf.float64), **config)
 
 
+def offered() -> contextlib.AbstractContextManager[object]:
+    """Have `--model=double`, until the end of the context."""
+    models = {**MODELS, "double": dataclasses.replace(MODELS["lenet"], build=_build)}
+    return mock.patch.object(prepare, "MODELS", models)
+
+
 def _end_and_rest(seconds: float) -> Callable[[Elastic[Any], int], None]:
     end_step = Elastic.end_step
 
@@ -49,7 +56,7 @@ def main() -> None:
     watch = functools.partial(WorkerWatch, interval_seconds=0.5, timeout_seconds=_TIMEOUT_SECONDS)
     waiting = functools.partial(WaitingSessionCreator, timeout_seconds=_TIMEOUT_SECONDS)
     with (
-        mock.patch.object(prepare, "MODELS", {**MODELS, "double": dataclasses.replace(MODELS["lenet"], build=_build)}),
+        offered(),
         mock.patch.object(training, "WorkerWatch", watch),
         mock.patch.object(training, "WaitingSessionCreator", waiting),
         mock.patch.object(elastic, "_LOOK_SECONDS", _LOOK_SECONDS),

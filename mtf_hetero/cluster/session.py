@@ -31,6 +31,7 @@ from mtf_hetero.cluster.probe import (
     unreachable,
 )
 from mtf_hetero.cluster.versions import find_refused
+from mtf_hetero.cluster.watch import describe_wait
 
 _Result = TypeVar("_Result")
 _POLL_SECONDS = 0.5
@@ -44,6 +45,10 @@ MayLeave = Callable[[Collection[int], Collection[int]], bool]  # lost workers, a
 
 def _leave(session: tf.Session) -> None:
     """Rescue nothing, the default of `rescue`."""
+
+
+def _say_nothing(line: str) -> None:
+    """Drop a line, the default of `report`."""
 
 
 def _nothing() -> None:
@@ -145,14 +150,19 @@ class WaitingSessionCreator(tf.train.SessionCreator):
             self._wait(_POLL_SECONDS)
 
     @contextlib.contextmanager
-    def claim_workers(self) -> Iterator[None]:
+    def claim_workers(self, report: Callable[[str], object] = _say_nothing) -> Iterator[None]:
         """Claim the workers, once all of them answer.
+
+        Args:
+          report: called with a line for each worker that does not answer, and is waited for.
 
         Raises:
           WorkerHeldError: a worker belongs to another training.
           UnreachableWorkerError: a worker does not answer, and this has waited for it, or a worker refuses a session.
         """
         had_refusal = False
+        for index, failure in self._in_thread(self._find_failures).items() if self._wait_seconds else ():
+            report(describe_wait(index, self._workers[index], failure, self._wait_seconds))
         with contextlib.ExitStack() as stack:
             while True:
                 self.await_workers()
@@ -224,7 +234,10 @@ class WaitingSessionCreator(tf.train.SessionCreator):
         except BaseException:
             session.add_done_callback(_close_unused)
             raise
-        return session.result()
+        try:
+            return session.result()
+        except tf.errors.CancelledError as error:
+            raise _as_loss(error) from error
 
 
 def _close_unused(session: "concurrent.futures.Future[tf.Session]") -> None:
@@ -301,7 +314,7 @@ class _Runner:
 
 
 def _as_loss(error: BaseException) -> BaseException:
-    """Return the error of a step, as that of a lost worker if a connection to one has broken.
+    """Return the error of a step or of a new session, as that of a lost worker if a connection to one has broken.
 
     gRPC then repeats a request, which the worker refuses. TensorFlow calls the step cancelled, and nobody begins anew.
     """

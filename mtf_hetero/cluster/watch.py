@@ -33,11 +33,6 @@ _Result = TypeVar("_Result")
 _AGAIN, _ANEW = "answers again; training continues", "was restarted; training continues"
 
 
-def _is_not_of_the_session(record: logging.LogRecord) -> bool:
-    """Return False for MonitoredSession's own long reports of an error, which the watch reports in one line."""
-    return not str(record.msg).startswith(("An error was raised", "An error occurred when attempting to close"))
-
-
 class WorkerWatch(tf.train.SessionRunHook):
     """Reports each lost and each returned worker in one line. A hook and a context manager.
 
@@ -86,16 +81,23 @@ class WorkerWatch(tf.train.SessionRunHook):
     def __enter__(self) -> "WorkerWatch":
         self._done.clear()
         if self._workers:
-            tf.get_logger().addFilter(_is_not_of_the_session)
+            tf.get_logger().addFilter(self._is_not_of_the_session)
         for index in self._workers:
             threading.Thread(target=self._watch, args=(index,), name=f"worker_{index}_watch", daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._done.set()
-        tf.get_logger().removeFilter(_is_not_of_the_session)
+        tf.get_logger().removeFilter(self._is_not_of_the_session)
         with self._lock:
             self._session = None
+
+    def _is_not_of_the_session(self, record: logging.LogRecord) -> bool:
+        """Return False for MonitoredSession's own long reports of an error, which the watch reports in one line.
+
+        It is a method because each watch has a filter of its own: that of a training outlives that of a validation.
+        """
+        return not str(record.msg).startswith(("An error was raised", "An error occurred when attempting to close"))
 
     def after_create_session(self, session: tf.Session, coord: tf.train.Coordinator) -> None:
         with self._lock:

@@ -251,7 +251,8 @@ def monitored_session(
         if copying:
             options["rescue"] = copying[0].rescue
         creator = WaitingSessionCreator(creator, workers, **options)
-        claimed = creator.claim_workers()
+        # A validation begins with workers that its training has used
+        claimed = creator.claim_workers() if elastic is None else creator.claim_workers(tf.logging.warning)
     with (
         claimed,
         WorkerWatch(workers, report=None if limit else _say_nothing, wait_seconds=limit) as watch,

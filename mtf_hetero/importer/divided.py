@@ -10,6 +10,8 @@ import numpy as np
 from mtf_hetero import placement
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support import garbage, interrupts
+from mtf_hetero.cluster import UnreachableWorkerError
+from mtf_hetero.cluster.session import MayLeave, always
 from mtf_hetero.cost import traffic
 from mtf_hetero.importer import control, guarding, moments, normalization, tracing
 from mtf_hetero.importer import step as step_lib
@@ -49,6 +51,8 @@ class Divided:
       owner: names the step in errors.
       loss: the rest of the sentence that says which values are left after a worker was lost.
       rescues: whether `rescue` is called after the loss of a worker.
+      wait_seconds: to wait for a worker that is lost before the first step; 0: its loss is an error at once.
+      may_leave: as of WaitingSessionCreator.
       verification: compares first steps; None: nothing is compared. It may be replaced by another one.
     """
 
@@ -61,11 +65,14 @@ class Divided:
         owner: str = "the step",
         loss: str = _LOSS,
         rescues: bool = False,
+        wait_seconds: float = 0.0,
+        may_leave: MayLeave = always,
         verification: Verification | None = None,
     ) -> None:
         self.verification = verification
         self._traced, self._place, self._stack = traced, place, contextlib.ExitStack()
         self._session = Session(owner, loss, rescues=rescues)
+        self._session.wait_seconds, self._session.may_leave = wait_seconds, may_leave
         self._lowered: dict[Hashable, _Lowered] = {}
         self._first: Step | None = None
         self._variables: dict[str, tf.Variable] = {}
@@ -74,7 +81,7 @@ class Divided:
         self._known: dict[str, np.ndarray] = {}  # values that both sides have
         self._is_open = True
         self._begin(inputs)
-        self._open()
+        self._open_first(inputs)
         self._stack.callback(self._session.close)
         self._warn()
 
@@ -301,6 +308,21 @@ class Divided:
         """Open the session, in which variables have the values of the tf.Variables."""
         self._known = self._values(self._present)
         self._session.open(self._known)
+
+    def _open_first(self, inputs: Sequence[object]) -> None:
+        """Open the first session, again if a worker was lost meanwhile and has returned.
+
+        Raises:
+          UnreachableWorkerError: it has not returned in time.
+        """
+        while True:
+            try:
+                return self._open()
+            except UnreachableWorkerError as error:
+                if not self._session.wait_seconds:
+                    raise
+                self._session.await_workers(error.workers)
+                self._begin(inputs)
 
     def _make_room(self, inputs: Sequence[object]) -> None:
         """Begin a new session if the graph has grown too large."""

@@ -10,7 +10,9 @@ from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support import logs
 from mtf_hetero._support.grouping import group_by_bytes
 from mtf_hetero.cluster import Cluster, UnreachableWorkerError, WorkerWatch
-from mtf_hetero.cluster.session import WaitingSessionCreator, always
+from mtf_hetero.cluster.probe import ask_all
+from mtf_hetero.cluster.session import MayLeave, WaitingSessionCreator, always
+from mtf_hetero.cluster.watch import describe_wait
 from mtf_hetero.lowering import Lowering
 from mtf_hetero.mesh import initial_value_feed
 from mtf_hetero.mesh.commits import Commits
@@ -20,6 +22,7 @@ from mtf_hetero.placement.placing import Placement, resize_layout
 _LEAST_KINDS = 8  # of batches that a session has room for, however large the step
 _MOST_OPERATIONS = 100_000  # of TensorFlow in a session of more kinds: about 10 kB each
 Trace = tuple[tf.RunOptions, tf.RunMetadata] | None  # of a step; None: it is not traced
+_ASK_SECONDS = 3.0  # for the reason why a worker was lost
 _AT_ONCE_BYTES = 2**27  # of variables that one call takes to the devices, or back: protobuf has no more than 2**31
 
 
@@ -49,7 +52,7 @@ class Session:
     Attributes:
       placement: where they run; None until the first step is built.
       steps: number of steps that have changed variables since the session was opened.
-      wait_seconds: that a session which is made waits for lost workers; infinity: forever.
+      wait_seconds: that `await_workers` waits for lost workers; infinity: forever.
       may_leave: as of WaitingSessionCreator.
       pause_seconds: that another session like this one is believed to take to begin; 0: nothing is known.
     """
@@ -57,7 +60,8 @@ class Session:
     def __init__(self, owner: str, loss: str, *, rescues: bool = False) -> None:
         self._owner, self._loss, self._rescues = owner, loss, rescues
         self.placement: Placement | None = None
-        self.wait_seconds, self.may_leave, self.pause_seconds = 0.0, always, 0.0
+        self.wait_seconds, self.pause_seconds = 0.0, 0.0
+        self.may_leave: MayLeave = always
         self._stack = contextlib.ExitStack()
         self._session: tf.Session | None = None
         self._watch: WorkerWatch | None = None
@@ -127,13 +131,16 @@ class Session:
         Args:
           values: {variable: array}.
           *more: operations to run first.
+
+        Raises:
+          UnreachableWorkerError: a worker does not answer.
         """
         assert self.placement is not None
         cluster = self.placement.cluster
         workers = cluster.workers_in_use
         with self._stack, self.graph.as_default(), self.explaining_loss():
             if workers:
-                self._session = self._creator().create_session()
+                self._session = WaitingSessionCreator(_Plain(cluster), workers, wait_seconds=0.0).create_session()
             else:
                 self._session = _Plain(cluster).create_session()
             self._stack.callback(self._session.close)
@@ -149,18 +156,22 @@ class Session:
         """Return whether a device of a worker is in use."""
         return self.placement is not None and bool(self.placement.cluster.workers_in_use)
 
-    def await_workers(self) -> None:
-        """Return once all workers answer.
+    def await_workers(self, lost: Mapping[int, str]) -> None:
+        """Return once all workers answer, and say which ones do not.
+
+        Args:
+          lost: {index: "host:port"} of those that were lost.
 
         Raises:
           UnreachableWorkerError: one does not answer, and this has waited for it.
         """
-        self._creator().await_workers()
-
-    def _creator(self) -> WaitingSessionCreator:
+        for index, answer in ask_all(lost, _ASK_SECONDS).items():
+            if answer.failure:
+                tf.logging.warning("%s", describe_wait(index, lost[index], answer.failure, self.wait_seconds))
         assert self.placement is not None
         cluster, options = self.placement.cluster, {"wait_seconds": self.wait_seconds, "may_leave": self.may_leave}
-        return WaitingSessionCreator(_Plain(cluster), cluster.workers_in_use, **options)
+        WaitingSessionCreator(_Plain(cluster), cluster.workers_in_use, **options).await_workers()
+        tf.logging.warning("all workers answer again; training continues")
 
     def close(self) -> None:
         """Close the session, if it is open."""

@@ -16,8 +16,7 @@ from mtf_hetero._support.free_memory import free_bytes
 from mtf_hetero.checkpoint.pace import CopyPace
 from mtf_hetero.cluster import UnreachableWorkerError
 from mtf_hetero.cluster.claim import find_free
-from mtf_hetero.cluster.probe import ask_all, describe_workers
-from mtf_hetero.cluster.watch import describe_wait
+from mtf_hetero.cluster.probe import describe_workers
 from mtf_hetero.estimator import Elastic, Event, changes
 from mtf_hetero.estimator.changes import Split
 from mtf_hetero.estimator.elastic import MEMORY
@@ -29,7 +28,6 @@ from mtf_hetero.placement.placing import shown_sizes
 
 _Result = TypeVar("_Result")
 _Values = Sequence[tuple[tf.Variable, np.ndarray]]
-_ASK_SECONDS = 3.0
 _MEMORY_SHARE = 0.25  # of the memory that is free, which batches may take
 
 
@@ -44,9 +42,9 @@ class Policy:
       log: gets a row for each change.
     """
 
-    wait_seconds: float | None
-    min_workers: int
-    rebalance_seconds: float | None
+    wait_seconds: float | None = None
+    min_workers: int = 1
+    rebalance_seconds: float | None = None
     log: list[Values] = dataclasses.field(default_factory=list)
 
 
@@ -78,6 +76,7 @@ class Course:
       hosted: returns the tf.Variables that stay in this process.
       options: the changes of the place that are possible.
       began: called when hosted variables and weights have the values with which training begins again.
+      lost: {index: "host:port"} of workers that were lost before.
     """
 
     def __init__(
@@ -87,13 +86,14 @@ class Course:
         hosted: Callable[[], Sequence[tf.Variable]],
         options: Changes,
         began: Callable[[], None],
+        lost: Mapping[int, str],
     ) -> None:
         self._divided, self._hosted, self._changes, self._began = divided, hosted, options, began
         self._outlives = divided.session.has_workers and options.policy.wait_seconds is not None
         self._proposed: Placement | None = None
         self._proposed_gain = 0.0
         self._gain: float | None = None  # of the last change, if it was one of the shares
-        self._lost: dict[int, str] = {}
+        self._lost = dict(lost)
         self._steps = 0
         self._inputs: Sequence[object] = inputs  # of the last step
         self._since: list[tuple[Sequence[object], _Values]] = []  # steps since the copy: inputs, hosted variables
@@ -266,19 +266,14 @@ class Course:
     def _await(self, error: UnreachableWorkerError) -> Placement:
         """Return the place where training continues: here once all workers answer, or without the lost ones."""
         session, place = self._divided.session, self._placement
-        for index, answer in ask_all(error.workers, _ASK_SECONDS).items():
-            if answer.failure:
-                line = describe_wait(index, error.workers[index], answer.failure, session.wait_seconds)
-                tf.logging.warning("%s", line)
         try:
-            session.await_workers()
+            session.await_workers(error.workers)
         except UnreachableWorkerError as lost:
             move = self._elastic.leave(lost.workers, place, MEMORY)
             if move is None:
                 raise
             self._lost = _absent(self._lost, move.place)
             return move.place
-        tf.logging.warning("%s", "all workers answer again; training continues")
         return place
 
     def _take_again(self) -> None:

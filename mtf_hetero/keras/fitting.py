@@ -87,8 +87,8 @@ def fit(
       ValueError: arguments that do not fit together, in one line.
       NotImplementedError: an operation that is not followed, by name and the user's line.
       mtf_hetero.importer.StepDiffersError: the first step is not TensorFlow's; the model is as it was before.
-      mtf_hetero.cluster.UnreachableWorkerError: a worker was lost before the first step, or wait_for_workers is False;
-        the model has the weights of the last epoch's end.
+      mtf_hetero.cluster.UnreachableWorkerError: a worker does not answer at the start, or is lost and wait_for_workers
+        is False; the model has the weights of the last epoch's end.
 
     Example:
       >>> model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])

@@ -1,15 +1,18 @@
 """Steps of a model: `train_step`, `test_step` and `predict_step` as Keras would run them, imported and divided."""
 
 import contextlib
+import functools
 from collections.abc import Callable, Mapping, Sequence
 
 from mtf_hetero._compat import tf
+from mtf_hetero.cluster import UnreachableWorkerError
+from mtf_hetero.cluster.probe import name_workers
 from mtf_hetero.importer.comparing import Own
 from mtf_hetero.importer.divided import Divided, Place
 from mtf_hetero.importer.tracing import Traced
 from mtf_hetero.importer.verifying import Verification
 from mtf_hetero.keras._keras import keras
-from mtf_hetero.keras.course import Changes, Course
+from mtf_hetero.keras.course import Changes, Course, Policy
 from mtf_hetero.keras.keeping import Keeper
 from mtf_hetero.keras.wrong_data import explain_wrong_data
 
@@ -149,10 +152,9 @@ class Imported:
         self._model, self._traced, self._kind, self._changes, self._keeper = model, traced, kind, changes, keeper
         inputs = kind, data
         traced.declared = (kind, spec) if spec else None
-        rescues = changes is not None and changes.policy.wait_seconds is not None
-        options = {"owner": f"model {model.name!r}", "loss": _LOSS, "rescues": rescues}
+        self._lost: dict[int, str] = {}  # workers, before the first step
         kept = None if keeper is None else keeper.take(traced, inputs)
-        self._divided = kept or Divided(traced, place, inputs, verification=verification, **options)
+        self._divided = kept or self._divide(place, inputs, verification)
         if kept is not None and verification is not None:
             kept.verification = verification.continue_from(kept.verification)
         self._is_kept = False
@@ -161,7 +163,30 @@ class Imported:
         self._stack.callback(self._close)
         self._course: Course | None = None
         if changes is not None and (self._divided.session.has_workers or self._divided.layout.size > 1):
-            self._course = Course(self._divided, inputs, traced.hosted, changes, self._note_scalars)
+            self._course = Course(self._divided, inputs, traced.hosted, changes, self._note_scalars, self._lost)
+
+    def _divide(self, place: Place, inputs: Sequence[object], verification: Verification | None) -> Divided:
+        """Return the divided step, without workers that are lost before it begins and do not return in time."""
+        changes, policy = self._changes, Policy() if self._changes is None else self._changes.policy
+        while True:
+            try:
+                return Divided(
+                    self._traced,
+                    place,
+                    inputs,
+                    owner=f"model {self._model.name!r}",
+                    loss=_LOSS,
+                    rescues=policy.wait_seconds is not None,
+                    wait_seconds=policy.wait_seconds or 0.0,
+                    may_leave=lambda lost, workers: len(workers) - len(lost) >= policy.min_workers,
+                    verification=verification,
+                )
+            except UnreachableWorkerError as error:
+                if changes is None or policy.wait_seconds is None or not error.workers:
+                    raise
+                self._lost |= error.workers
+                place = functools.partial(changes.without, self._lost)
+                tf.logging.warning("training begins without %s", name_workers(self._lost))
 
     def __enter__(self) -> "Imported":
         if self._course is not None:

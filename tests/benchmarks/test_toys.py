@@ -65,6 +65,13 @@ def check_faults(found):
     assert row["lines"] == 1 and row["line"].startswith("error: Unknown command line flag 'speed'")
 
 
+def check_phases(found):
+    assert set(found) == {"fit/batch/undisturbed", "fit/batch/middle"}
+    row = found["fit/batch/middle"]
+    assert row["failures"] == [] and row["points"] == ["middle"] and row["difference"] < 1e-12
+    assert any("training waits 60 seconds" in line for line in row["lines"])
+
+
 def check_any_step(found):
     row = found["vision/mnist_convnet"]
     assert row["operations"] > 100 and set(row["layouts"]) == set(LAYOUTS)
@@ -78,6 +85,7 @@ TOYS = {  # case -> (flags, the check of its rows)
     "segmentation": ([], check_segmentation),  # a training on volumes in the process itself
     "elastic": (["--only=kill/batch"], check_elastic),  # a training that loses a worker
     "faults": (["--only=faults/"], check_faults),  # mistakes and faults, judged by exit code and message
+    "phases": (["--only=fit/batch/middle"], check_phases),  # a program whose worker is killed in a phase
     "any_step": ([], check_any_step),  # programs of others by `mtf_hetero.function`
 }
 

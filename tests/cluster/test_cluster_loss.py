@@ -1,5 +1,6 @@
 """Workers that die, do not answer, or are asked in vain: training says so, waits, and goes on."""
 
+import logging
 import os
 import re
 import signal
@@ -65,6 +66,25 @@ def test_training_goes_on_after_a_worker_died(workers, tmp_path):
     assert value == last  # both are of the same checkpoint
     assert last < 30  # some steps were lost, but not all
     assert last > 18
+
+
+def test_the_watch_of_a_training_outlives_that_of_its_validation(monkeypatch):
+    monkeypatch.setattr("mtf_hetero.cluster.watch.ask", lambda *_: Answer(Outcome.ANSWERED, status=b"one"))
+    record = logging.makeLogRecord({"msg": "An error occurred when attempting to close the session. ..."})
+    with WorkerWatch({0: "127.0.0.1:1"}):
+        with WorkerWatch({0: "127.0.0.1:1"}):
+            pass
+        assert not tf.get_logger().filter(record)
+    assert tf.get_logger().filter(record)
+
+
+def test_a_worker_that_is_lost_while_the_step_is_built_is_named():
+    address, said = f"127.0.0.1:{free_port()}", []
+    creator = WaitingSessionCreator(mock.Mock(), {1: address}, wait_seconds=0.1)
+    with pytest.raises(UnreachableWorkerError), creator.claim_workers(said.append):
+        pass
+    (line,) = said
+    assert line.startswith(f"worker 1 ({address}) is gone: connection refused; training waits 0.1 seconds for it.")
 
 
 def test_a_worker_that_dies_again_before_it_is_asked_is_named_again(monkeypatch):
@@ -299,6 +319,9 @@ def test_a_connection_that_breaks_is_a_loss(message, expected):
     with pytest.raises(expected, match=re.escape(message)):
         session.run("step")
     session.close()
+    begun = mock.Mock(create_session=failing.run)
+    with pytest.raises(expected, match=re.escape(message)):
+        WaitingSessionCreator(begun, ()).create_session()
 
 
 def test_a_closed_session_leaves_no_thread():

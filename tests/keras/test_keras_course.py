@@ -13,6 +13,7 @@ from fit_oracle import Noise, images, network
 from tiers import losing_workers
 
 from mtf_hetero.estimator import Elastic
+from mtf_hetero.importer import Session
 from mtf_hetero.keras import course, fitting
 
 LOST = {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}
@@ -87,6 +88,26 @@ def event(lines):
 def test_training_continues_after_a_loss_in_its_validation(layout, batch, workers):
     """The session there begins with a test, and the devices write variables for the first time afterwards."""
     check(workers, {batch: lambda: lose(workers)}, InTests, layout=layout)
+
+
+@losing_workers
+@pytest.mark.full
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("returns", [True, False])
+def test_a_worker_is_lost_before_the_first_step(returns, workers, lines, monkeypatch):
+    begin = Session.open
+
+    def lose_and_open(session, *values):
+        monkeypatch.setattr(Session, "open", begin)
+        lose(workers)
+        if returns:
+            threading.Timer(1.0, workers.restart, [1]).start()
+        begin(session, *values)
+
+    monkeypatch.setattr(Session, "open", lose_and_open)
+    check(workers, {}, wait_for_workers=60 if returns else 1)
+    said = "all workers answer again; training" if returns else "training begins without worker 1"
+    assert sum(said in line for line in lines) == 1 and sum(" is gone: " in line for line in lines) == 1
 
 
 THREE_BATCHES = 4 * 3 * 8 * 6 * 6 * 3 * 8  # bytes of which a quarter may be used for them
