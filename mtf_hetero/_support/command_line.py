@@ -24,7 +24,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(WRONG_USAGE, f"error: {_one_line(message)}; see {self.prog} --help\n")
 
-    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> object:
         """Refuse the value of --flag=--, which argparse makes an empty list."""
         if action.option_strings and arg_strings == ["--"]:
             raise argparse.ArgumentError(action, "'--' is no value")

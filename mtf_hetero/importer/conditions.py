@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from mtf_hetero._compat import tf
 from mtf_hetero._support.ops import attribute
 from mtf_hetero.importer import failing, lists, structures
-from mtf_hetero.importer.nodes import OPEN_SHAPE, refusal, user_line
+from mtf_hetero.importer.nodes import refusal, user_line
 from mtf_hetero.importer.program import Block, Guard, Meaning, Operation, Value, like, literal, synthetic, within
 from mtf_hetero.importer.reader import Part, Reader
 from mtf_hetero.importer.structures import Optional, TensorList
@@ -81,11 +81,12 @@ def _guarded(
 ) -> list[Meaning]:
     """Follow the only branch that can be followed; a step that needs another one is an error.
 
-    The other branch calls Python, say. One with a tensor of an open shape has a place in an island, which nothing
-    divides; so it is left out where Keras divides the rows of an embedding's gradient, and asks for divisors of zero.
+    The other branch calls Python, say, so that the condition cannot be an island. Nothing divides an island; so the
+    other branch is left out too where Keras divides the rows of an embedding's gradient, and asks for divisors of zero.
     """
     number, error = next(iter(refused.items()))
-    if len(blocks) != 1 or reader.guards is None or (OPEN_SHAPE in str(error) and not _asks_for_zeros(node)):
+    may_guard = node in reader.guarded or _asks_for_zeros(node)
+    if len(blocks) != 1 or reader.guards is None or not may_guard:
         raise error
     followed = next(i for i in range(len(refused) + 1) if i not in refused)
     reader.splice(blocks[0])

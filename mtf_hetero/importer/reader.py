@@ -51,6 +51,7 @@ class Reader:
       rows: {value: its Rows, which are read on the devices in its place}.
       inside: the parts of the program that are read now, each within the one before.
       guards: of the part that is read now; None: it is of a loop, where nothing can be guarded.
+      guarded: conditions that may be guarded.
       refused: the error for a device that needs a tensor of an open shape, while all is recorded as it is; else None.
     """
 
@@ -64,6 +65,7 @@ class Reader:
         self.path: tuple[str, ...] = ()
         self.rows: dict[Value, Rows] = {}
         self.inside: tuple[Part, ...] = ()
+        self.guarded: set[tf.Operation] = set()
         self.refused: NotImplementedError | None = None
         self._source: tf.Operation | None = None  # what is read now
         self._expanded: tf.Operation | None = None  # the operation in whose place a function is read

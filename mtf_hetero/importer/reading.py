@@ -15,6 +15,7 @@ from mtf_hetero._compat import tf
 from mtf_hetero._support.ops import PYTHON_OPERATIONS
 from mtf_hetero.importer import (
     broadcasts,
+    conditions,
     control,
     formulas,
     lists,
@@ -183,9 +184,12 @@ def _follow_control(
             outputs = follow(reader, place.graph, place.node, list(place.inputs))
     except NotImplementedError as error:
         joined = None if place.node.type in control.CALLS else islands.add(reader, place, error)
-        if joined is None:
+        if joined is not None:
+            return joined
+        if place.node.type not in conditions.KINDS:
             raise
-        return joined
+        reader.guarded.add(place.node)
+        outputs = follow(reader, place.graph, place.node, list(place.inputs))
     islands.remember(place, outputs)
     return outputs
 
