@@ -199,8 +199,10 @@ class Request:
         value = getattr(self, field)
         if value is None:
             return None
-        if field == "workers":
-            value = getattr(value, "workers", value)  # of a Cluster
+        if field == "workers" and hasattr(value, "workers"):
+            value = value.workers
+            if not value:
+                raise ValueError(f"{self.name(field)} is a Cluster without workers; leave it out, and name its devices")
         if isinstance(value, str):
             value = value.split(",")
         if not isinstance(value, Sequence) or not all(isinstance(name, str) for name in value):
