@@ -111,3 +111,36 @@ def test_penalties_of_conditions_that_stay(body, real_conditions):
 @pytest.mark.parametrize("body", [nested, scan, rows, loop_in_a_branch])
 def test_penalties_of_loops_that_stay(body, real_loops):
     check(penalized(body), BATCH)
+
+
+@pytest.mark.full
+def test_four_gradients_of_a_condition_that_writes():
+    """A condition within two tapes writes a variable, twice in a step, and its gradients are differentiated twice."""
+
+    def make():
+        state = tf.Variable(np.float64(0.3), name="state")
+
+        def write_and_differentiate(x):
+            def write():
+                state.assign_add(0.1)
+                return tf.sin(x) * state
+
+            with tf.GradientTape() as outer:
+                outer.watch(x)
+                with tf.GradientTape() as inner:
+                    inner.watch(x)
+                    y = tf.cond(tf.reduce_sum(x) > 0.0, write, lambda: tf.cos(x) * x)
+                penalty = tf.reduce_sum(inner.gradient(y, x) ** 2)
+            return outer.gradient(penalty, x)
+
+        def step(x):
+            y = write_and_differentiate(x)
+            z = write_and_differentiate(tf.tanh(y))
+            (third,) = tf.gradients(tf.reduce_sum(z**2), [x])
+            (fourth,) = tf.gradients(tf.reduce_sum(tf.sin(z + third)), [x])
+            return y, z, third, fourth
+
+        step = tf.compat.v2.function(step, autograph=False)
+        return step, [state], [(np.random.default_rng(i).standard_normal((7, 4)),) for i in range(3)]
+
+    check(make, BATCH)
