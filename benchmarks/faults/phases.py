@@ -102,7 +102,7 @@ class Cell:
 
     @property
     def ends_by_name(self) -> bool:
-        """Whether the loss ends the run with one line: `function` does not continue without a worker."""
+        """Return whether the loss ends the run with one line: `function` does not continue without a worker."""
         return self.program == FUNCTION and not PHASES[self.phase].returns
 
     @property

@@ -233,7 +233,7 @@ def test_losses_and_gradients(loss):
 
 
 def variables_of_flow():
-    """What a condition and a loop write, of rows of open shapes; the loop draws too."""
+    """Make a step whose condition and loop write variables, of rows of open shapes; the loop draws too."""
     w, sums, count = (
         tf.Variable(x, name=n) for x, n in ((np.ones((6, 5)), "w"), (np.zeros((3, 5)), "sums"), (0, "count"))
     )
