@@ -90,7 +90,9 @@ def threshold(graph: mtf.Graph, machines: Machines, plan: Plan, search: Search, 
             bounds = _Bisection(graph, plan, search, changed).bounds(_index(least), _index(most))
             if bounds is not None:
                 low, high, devices = bounds
-                return Threshold(kind, _value(high), devices, is_exact=high - low == 1)
+                is_exact = high - low == 1
+                is_found = is_exact or high < _index(most)
+                return Threshold(kind, _value(high) if is_found else math.inf, devices, is_exact=is_exact)
     return None
 
 

@@ -100,7 +100,7 @@ class Threshold:
 
     Args:
       kind: BANDWIDTH, in gigabits a second that each link has at least, or SPEED, a factor on the devices' rates.
-      value: of two digits, with which a plan uses these devices.
+      value: of two digits, with which a plan uses these devices; infinity: the time was too short to find one.
       devices: names of the devices that it then uses, beside those of the plan.
       is_exact: whether the next smaller number of two digits is too small; False: the time was too short to tell.
     """

@@ -1,5 +1,6 @@
 """The verdict on a plan in sentences: which devices to use, how long a step takes, and what would change that."""
 
+import math
 import textwrap
 from collections.abc import Iterable, Sequence
 
@@ -65,6 +66,8 @@ def threshold_text(threshold: Threshold) -> str:
       >>> threshold_text(Threshold(BANDWIDTH, 4.0, ("b",)))
       'from 4 Gbit/s on'
     """
+    if math.isinf(threshold.value):
+        return "over a faster link" if threshold.kind == BANDWIDTH else "at a higher speed"
     value = f"{threshold.value:g}"
     if threshold.kind == BANDWIDTH:
         return f"from {value} Gbit/s on{'' if threshold.is_exact else ', or less'}"

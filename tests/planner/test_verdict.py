@@ -127,6 +127,7 @@ def test_no_time_is_no_exact_threshold(narrow):
     plan = search(NARROW)
     bound = left_out.threshold(graph, NARROW, plan, search, seconds=0)
     assert bound is not None and not bound.is_exact
+    assert verdict.threshold_text(dataclasses.replace(bound, value=float("inf"))) == "at a higher speed"
     assert left_out.devices_left_out(graph, NARROW, plan, search, seconds=0) == ()
     both = search(dataclasses.replace(NARROW, link=LINKS["fast link"]))
     assert len(both.devices) == 2 and left_out.threshold(graph, NARROW, both, search, seconds=60) is None
