@@ -47,9 +47,6 @@ class Phases(Case):
         first = list(dict.fromkeys(cell.undisturbed for cell in chosen))
         others = [cell for cell in chosen if cell not in first]
         columns = self.columns(warmup=0, steps=phases.STEPS, repeats=1)
-        devices = {
-            cell: [f"worker:{i}/cpu:0" for i in range(phases.PHASES[cell.phase].workers)] for cell in chosen + first
-        }
         with (
             tempfile.TemporaryDirectory(prefix="phases_") as made,
             progress(len(first) + len(others), self.unit) as bar,
@@ -59,8 +56,7 @@ class Phases(Case):
                 for cells in (first, others):
                     futures = {pool.submit(cell.carry_out, pathlib.Path(made)): cell for cell in cells}
                     for future in concurrent.futures.as_completed(futures):
-                        cell = futures[future]
-                        writer.write(cell.name, {**columns, "devices": devices[cell], **future.result()})
+                        writer.write(futures[future].name, {**columns, **future.result()})
                         bar.update()
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)

@@ -137,7 +137,7 @@ class Cell:
         lines = [line for line in training.error_lines if _OF_PROGRAM.match(line)]
         failures += self._judge(code, lines, training)
         values = {**dataclasses.asdict(self), "points": points, "exit_code": code, "seconds": seconds}
-        values["difference"] = None
+        values |= {"devices": [f"worker:{index}/cpu:0" for index in range(phase.workers)], "difference": None}
         if code == 0:
             values["difference"] = _difference(place, directory / self.undisturbed.name)
             if not values["difference"] <= self.tolerance:

@@ -60,10 +60,8 @@ class ImportedBy(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != self._package or self._by in sys.modules:  # imported, or about to import the package
-            return None
-        if self._unless in sys.modules:
-            return None
+        if fullname != self._package or not sys.modules.keys().isdisjoint((self._by, self._unless)):
+            return None  # the package is imported, or is about to be, or can be as usual
         importlib.import_module(self._by)
         module = sys.modules[fullname]
         self._spec = module.__spec__

@@ -47,10 +47,6 @@ def _leave(session: tf.Session) -> None:
     """Rescue nothing, the default of `rescue`."""
 
 
-def _say_nothing(line: str) -> None:
-    """Drop a line, the default of `report`."""
-
-
 def _nothing() -> None:
     """Check nothing, the default of `check`."""
 
@@ -150,19 +146,20 @@ class WaitingSessionCreator(tf.train.SessionCreator):
             self._wait(_POLL_SECONDS)
 
     @contextlib.contextmanager
-    def claim_workers(self, report: Callable[[str], object] = _say_nothing) -> Iterator[None]:
+    def claim_workers(self, report: Callable[[str], object] | None = None) -> Iterator[None]:
         """Claim the workers, once all of them answer.
 
         Args:
-          report: called with a line for each worker that does not answer, and is waited for.
+          report: called with a line for each worker that does not answer, and is waited for; None: they are not asked.
 
         Raises:
           WorkerHeldError: a worker belongs to another training.
           UnreachableWorkerError: a worker does not answer, and this has waited for it, or a worker refuses a session.
         """
         had_refusal = False
-        for index, failure in self._in_thread(self._find_failures).items() if self._wait_seconds else ():
-            report(describe_wait(index, self._workers[index], failure, self._wait_seconds))
+        if report is not None and self._wait_seconds:
+            for index, failure in self._in_thread(self._find_failures).items():
+                report(describe_wait(index, self._workers[index], failure, self._wait_seconds))
         with contextlib.ExitStack() as stack:
             while True:
                 self.await_workers()

@@ -252,7 +252,7 @@ def monitored_session(
             options["rescue"] = copying[0].rescue
         creator = WaitingSessionCreator(creator, workers, **options)
         # A validation begins with workers that its training has used
-        claimed = creator.claim_workers() if elastic is None else creator.claim_workers(tf.logging.warning)
+        claimed = creator.claim_workers(None if elastic is None else tf.logging.warning)
     with (
         claimed,
         WorkerWatch(workers, report=None if limit else _say_nothing, wait_seconds=limit) as watch,

@@ -145,12 +145,10 @@ def _loop(
         for start, x, y in zip(starts, body.inputs, body.outputs, strict=True)
     ]
     reader.require_fixed([start for start, changed in zip(starts, changes, strict=True) if changed])
-    parameters = [
-        _parameter(node, x, reader.refused) if changed else x for x, changed in zip(starts, changes, strict=True)
-    ]
+    parameters = [_parameter(reader, node, x) if changed else x for x, changed in zip(starts, changes, strict=True)]
     of_body = {number for path, number in reader.streams.items() if path[: len(reader.path)] == reader.path}
     numbers = sorted({x for x in inputs if isinstance(x, int)} | of_body)  # of variables, which the body may write
-    states = {number: _parameter(node, reader.now[number], reader.refused) for number in numbers}
+    states = {number: _parameter(reader, node, reader.now[number]) for number in numbers}
     with reader.block(of_loop=True) as condition:
         reader.write(states)
         results = reader.inline(graph, node.get_attr("cond"), parameters)
@@ -164,9 +162,7 @@ def _loop(
     kept = {states[n]: reader.now[n] for n in numbers if turn.now[n] is states[n]}
     for block in (condition, turn):
         _replace(block.operations, kept)
-    operations = condition.operations, turn.operations
-    is_open = reader.refused is not None
-    op = _make_loop(node, carried, operations, [kept.get(x, x) for x in results], kept, is_open=is_open)
+    op = _make_loop(node, carried, (condition.operations, turn.operations), [kept.get(x, x) for x in results], kept)
     for inner in within(turn.operations):
         inner.times *= times
     reader.append(op)
@@ -176,20 +172,14 @@ def _loop(
     return found
 
 
-def _parameter(node: tf.Operation, start: Meaning, refused: NotImplementedError | None = None) -> Value:
-    """Return the value of a loop's variable in a turn.
-
-    Args:
-      node: the loop.
-      start: its first value.
-      refused: the error for a device that needs it, if its shape may change; else None.
-    """
+def _parameter(reader: Reader, node: tf.Operation, start: Meaning) -> Value:
+    """Return the value of a loop's variable in a turn; while all is recorded, its shape may change."""
     if not isinstance(start, Value):
         raise refusal(
             node, "changes what is no tensor and no TensorArray from turn to turn; keep it outside of the loop"
         )
     parameter = like(start, node.name)
-    parameter.refused = refused
+    parameter.refused = reader.refused
     return parameter
 
 
@@ -199,8 +189,6 @@ def _make_loop(
     operations: tuple[list[Operation], list[Operation]],
     condition: list[Value],
     kept: dict[Value, Value],
-    *,
-    is_open: bool,
 ) -> Operation:
     """Return a loop.
 
@@ -210,14 +198,13 @@ def _make_loop(
       operations: of the condition and of the body.
       condition: what the condition gives.
       kept: {value in the loop: the same from outside}.
-      is_open: whether the shapes of the variables may change from turn to turn.
     """
     outputs = [like(value, value.name) for _, value, _ in carried]
     for (start, value, end), output in zip(carried, outputs, strict=True):
         if value.elements is not None:
             for other in (start, end, output):
                 value.elements.unify(_elements(node, other))
-        elif not isinstance(end, Value) or (end.shape != value.shape and not is_open):
+        elif not isinstance(end, Value) or (end.shape != value.shape and value.refused is None):
             raise refusal(node, "has a tensor whose shape changes from turn to turn; give it one shape")
     parameters = [value for _, value, _ in carried]
     body = Block(parameters, operations[1], [kept.get(end, end) for _, _, end in carried])

@@ -40,7 +40,7 @@ class Place:
     graph: "FuncGraph"
     node: tf.Operation
     inputs: Sequence[Meaning]
-    now: Sequence[Meaning]
+    now: list[Meaning]
     path: tuple[str, ...]
     inside: tuple[Part, ...]
 

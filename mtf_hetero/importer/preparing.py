@@ -11,7 +11,7 @@ from mtf_hetero._compat import tf
 from mtf_hetero.importer import structures
 from mtf_hetero.importer.nodes import OPEN_SHAPE, refusal
 from mtf_hetero.importer.program import Meaning, Operation, Program, Value
-from mtf_hetero.importer.replaying import replay
+from mtf_hetero.importer.replaying import replay_all
 
 if TYPE_CHECKING:
     from mtf_hetero._compat import FuncGraph, Function
@@ -60,7 +60,7 @@ class Preparation:
     def __init__(self, program: Program) -> None:
         self._program = program
         self._graph: FuncGraph | None = None  # in which TensorFlow infers the shapes
-        self._tensors: dict[Value, tf.Tensor] = {}  # of that graph
+        self._tensors: dict[Meaning, tf.Tensor] = {}  # of that graph
         self._operations: list[Operation] = []  # of that graph, in their order
         self._makers: dict[Value, Operation] = {}
         self._nodes: dict[Value, tf.Operation] = {}
@@ -175,7 +175,7 @@ class Preparation:
                 operations.insert(0, op)
 
         def prepare(*tensors: tf.Tensor) -> list[tf.Tensor]:
-            made = dict(zip(feeds, tensors, strict=True))
+            made: dict[Meaning, tf.Tensor] = dict(zip(feeds, tensors, strict=True))
             _replay(operations, made)
             return [made[value] for value in ends]
 
@@ -188,13 +188,7 @@ def _example(value: Value, first: int, step: int) -> tf.Tensor:
     return tf.gather(_TEXTS, numbers % 3) if value.dtype == tf.string else tf.cast(numbers, value.dtype)
 
 
-def _replay(operations: Sequence[Operation], tensors: dict[Value, tf.Tensor]) -> None:
+def _replay(operations: Sequence[Operation], tensors: dict[Meaning, tf.Tensor]) -> None:
     """Make operations in the default graph; adds the tensors of their results to those of what they read."""
-
-    def find(x: Meaning) -> tf.Tensor:
-        if isinstance(x, Resource):
-            return tf.identity(x.tensor)
-        return tf.constant(x.array, x.dtype) if x.array is not None else tensors[x]
-
-    for op in operations:
-        tensors |= zip(op.outputs, replay(op, [find(x) for x in op.inputs]), strict=True)
+    tensors |= {x: tf.identity(x.tensor) for op in operations for x in op.inputs if isinstance(x, Resource)}
+    replay_all(operations, tensors)

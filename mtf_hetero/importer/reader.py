@@ -173,7 +173,7 @@ class Reader:
         around = self._operations, self._equal, self.now, self.guards, self.inside
         part = Part()
         self.inside = (*self.inside, part)
-        self._operations, self._equal, self.now = part.operations, self._equal.new_child(), list(self.now)
+        self._operations, self._equal = part.operations, self._equal.new_child()
         self.guards = None if of_loop or self.guards is None else part.guards
         try:
             yield part
@@ -184,24 +184,23 @@ class Reader:
     @contextlib.contextmanager
     def attempt(self) -> Iterator[None]:
         """Read what follows as if it had not been read, if it is refused."""
-        before = len(self._operations), len(self.program.effects), self.now, self._equal
-        guards = None if self.guards is None else list(self.guards)
-        self._equal = self._equal.new_child()
+        grown = [self._operations, self.program.effects, *([] if self.guards is None else [self.guards])]
+        counts, now, equal = list(map(len, grown)), self.now, self._equal
+        self._equal = equal.new_child()
         try:
             yield
-            before[-1].maps[0].update(self._equal.maps[0])
+            equal.maps[0].update(self._equal.maps[0])
         except NotImplementedError:
-            del self._operations[before[0] :], self.program.effects[before[1] :]
-            self.now = before[2]
-            if self.guards is not None and guards is not None:
-                self.guards[:] = guards
+            for each, count in zip(grown, counts, strict=True):
+                del each[count:]
+            self.now = now
             raise
         finally:
-            self._equal = before[-1]
+            self._equal = equal
 
     @contextlib.contextmanager
     def recording(
-        self, rule: "Follow", refused: NotImplementedError, now: Sequence[Meaning], path: tuple[str, ...]
+        self, rule: "Follow", refused: NotImplementedError, now: list[Meaning], path: tuple[str, ...]
     ) -> Iterator[Part]:
         """Record what follows as it is, by another rule, apart from the rest.
 
@@ -214,7 +213,7 @@ class Reader:
         around = self._rule, self.refused, self.path
         try:
             with self.block(of_loop=True) as part:
-                self._rule, self.refused, self.path, self.now = rule, refused, path, list(now)
+                self._rule, self.refused, self.path, self.now = rule, refused, path, now
                 yield part
         finally:
             self._rule, self.refused, self.path = around

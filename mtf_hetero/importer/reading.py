@@ -154,14 +154,14 @@ def _read(
     is_fixed = kind == "EnsureShape" and isinstance(inputs[0], Value) and inputs[0].refused is not None
     if kind in control.ALIASES and not is_fixed:
         return inputs
+    place = Place(graph, node, inputs, reader.now, reader.path, reader.inside)
     if (follow := control.control_rule(graph, kind)) is not None:
-        return _follow_control(
-            preparation, islands, reader, Place(graph, node, inputs, reader.now, reader.path, reader.inside), follow
-        )
+        if kind in conditions.KINDS or kind in control.LOOPS:
+            return _follow_flow(preparation, islands, reader, place, follow)
+        return follow(reader, graph, node, inputs)
     if not _is_about_variables(inputs) and _is_effect(graph, node):
         reader.program.effects.append(node)
         return [] if not node.outputs else inputs[:1]
-    place = Place(graph, node, inputs, reader.now, reader.path, reader.inside)
     try:
         outputs = _follow_or_prepare(None if reader.inside else preparation, islands, reader, place)
     except NotImplementedError as error:
@@ -173,18 +173,17 @@ def _read(
     return outputs
 
 
-def _follow_control(
+def _follow_flow(
     preparation: Preparation | None, islands: Islands, reader: Reader, place: Place, follow: Follow
 ) -> Sequence[Meaning]:
-    """Read a call, a condition or a loop; one around open shapes is an island."""
-    if place.node.type not in control.CALLS and preparation is not None:
+    """Read a condition or a loop; one around open shapes is an island."""
+    if preparation is not None:
         preparation.settle(place.inputs)
     try:
         with reader.attempt():
             outputs = follow(reader, place.graph, place.node, list(place.inputs))
     except NotImplementedError as error:
-        joined = None if place.node.type in control.CALLS else islands.add(reader, place, error)
-        if joined is not None:
+        if (joined := islands.add(reader, place, error)) is not None:
             return joined
         if place.node.type not in conditions.KINDS:
             raise

@@ -1,12 +1,12 @@
 """Operations of a program made again: in a graph, on other tensors; or eagerly, where all that they read is known."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from mtf_hetero._compat import execute, tf
 from mtf_hetero._support.ops import create
-from mtf_hetero.importer.program import Block, Operation, Value
+from mtf_hetero.importer.program import Block, Meaning, Operation, Value
 
 
 def replay(op: Operation, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -22,15 +22,20 @@ def replay(op: Operation, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     return create(op.type, list(inputs), [v.dtype for v in op.outputs], op.type, op.attributes).outputs
 
 
-def _run(block: Block, made: dict[Value, tf.Tensor]) -> list[tf.Tensor]:
+def replay_all(operations: Iterable[Operation], tensors: dict[Meaning, tf.Tensor]) -> None:
+    """Make operations again, in their order; adds the tensors of their results to those of what they read."""
+    for op in operations:
+        tensors |= zip(op.outputs, replay(op, [_find(x, tensors) for x in op.inputs]), strict=True)
+
+
+def _find(x: Meaning, tensors: Mapping[Meaning, tf.Tensor]) -> tf.Tensor:
+    return tf.constant(x.array, x.dtype) if isinstance(x, Value) and x.array is not None else tensors[x]
+
+
+def _run(block: Block, tensors: dict[Meaning, tf.Tensor]) -> list[tf.Tensor]:
     """Make the operations of a block again, given the tensors of what it reads; returns its results."""
-
-    def find(x: Value) -> tf.Tensor:
-        return tf.constant(x.array, x.dtype) if x.array is not None else made[x]
-
-    for op in block.operations:
-        made |= zip(op.outputs, replay(op, [find(x) for x in op.inputs]), strict=True)
-    return [find(x) for x in block.results]
+    replay_all(block.operations, tensors)
+    return [_find(x, tensors) for x in block.results]
 
 
 def _repeat(op: Operation, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
