@@ -48,8 +48,17 @@ class Families:
 
     def list_operations(self, family: Iterable[str]) -> list[mtf.Operation]:
         """Return the operations that have one of these names, in the graph's order."""
-        of_family = set(family)
-        return [op for op in self.operations if of_family & self.dimension_names[op]]
+        numbers = {number for name in set(family) for number in self._numbers_by_name.get(name, ())}
+        return [self.operations[number] for number in sorted(numbers)]
+
+    @functools.cached_property
+    def _numbers_by_name(self) -> dict[str, list[int]]:
+        """The numbers of the operations that have each name: a large network has thousands of both."""
+        found: dict[str, list[int]] = {}
+        for number, op in enumerate(self.operations):
+            for name in self.dimension_names[op]:
+                found.setdefault(name, []).append(number)
+        return found
 
     def together(self, family: Iterable[str], choice_of: Callable[[str], T | None]) -> dict[str, T]:
         """Return {name: choice} for as many names of a family as can be split together, the first ones first.

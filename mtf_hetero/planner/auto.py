@@ -28,7 +28,7 @@ from mtf_hetero.cost.trial import Trial
 from mtf_hetero.layout import CannotSplitError, Layout
 from mtf_hetero.planner import trying
 from mtf_hetero.planner.choice import ALONE, PLAN, Choice, busy_warning, describe_choice, describe_trials
-from mtf_hetero.planner.fitting import estimated, find_fitting, fits
+from mtf_hetero.planner.fitting import checked, find_fitting, fits
 from mtf_hetero.planner.plan import Plan
 from mtf_hetero.planner.planning import Planner, describe
 
@@ -38,7 +38,6 @@ _MEASURING = 0.55  # of the remaining time, for measuring the devices; the rest 
 _CPU, _GPU = 5e10, 5e12  # floating-point operations a second, if nothing is measured
 _LAST_WORDS = 2.0  # times the seconds to build the graph: reserved to build it, and to describe the choice
 _FIRST = "first alone"  # the candidate with the first figure's device, if another is measured to be faster
-_SURE = 0.25  # of a device's memory: if the sketch of a step needs less, the step is not lowered to check
 Recipe = Callable[[mtf.Graph, Sequence[float]], Layout]  # from a graph and the devices' speeds
 
 
@@ -263,7 +262,7 @@ def _alone(
 ) -> Choice | None:
     """Return a device alone, if the step fits there."""
     only = machines.by_name([device])
-    plan = _checked(describe(graph, only, model.ALONE), build, machines)
+    plan = checked(describe(graph, only, model.ALONE), build, machines)
     return Choice(ALONE, {ALONE: plan}, machines, {}, reason) if fits(plan, machines) else None
 
 
@@ -280,14 +279,14 @@ def _candidates(
         found: dict[str, Plan] = {}
         fastest = next(number for number, name in enumerate(machines.names) if name == plan.alone[0])
         alone = machines.only([fastest])
-        whole = _checked(describe(graph, alone, model.ALONE), build, machines)
+        whole = checked(describe(graph, alone, model.ALONE), build, machines)
         if fits(whole, machines):
             found[ALONE] = whole
         if len(plan.devices) == 1:
             return found or {PLAN: plan}
         tried = describe_recipes(graph, machines, recipes)
         for name in sorted(tried, key=lambda name: tried[name].seconds):
-            recipe_plan = _checked(tried[name], build, machines)
+            recipe_plan = checked(tried[name], build, machines)
             if fits(recipe_plan, machines):
                 found[name] = recipe_plan
                 break
@@ -309,11 +308,3 @@ def describe_recipes(graph: mtf.Graph, machines: Machines, recipes: Mapping[str,
             with contextlib.suppress(CannotSplitError):
                 plans[name] = planner.describe(machines, layout)
     return plans
-
-
-def _checked(plan: Plan, build: Callable[[], mtf.Graph], machines: Machines) -> Plan:
-    """Return the plan with memory by the lowered graph, if a device may be short of memory."""
-    limits = {machine.name: machine.memory_bytes for machine in machines.devices}
-    needed = zip(plan.devices, plan.memory_bytes, strict=True)
-    is_sure = all((limit := limits.get(name)) is None or bytes_ < _SURE * limit for name, bytes_ in needed)
-    return plan if is_sure else estimated(plan, build)

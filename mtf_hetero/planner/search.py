@@ -163,10 +163,14 @@ def elimination_order(scopes: Iterable[Sequence[str]]) -> list[tuple[str, tuple[
         del costs[variable]
         order.append((variable, (variable, *sorted(around))))
         for other in around:
-            neighbours[other] |= around - {other}
             neighbours[other].discard(variable)
-        touched = around.union(*(neighbours[other] for other in around))
-        costs.update({other: fill_in(other) for other in touched})
+        for a, b in itertools.combinations(around, 2):
+            if b not in neighbours[a]:
+                for other in neighbours[a] & neighbours[b]:  # it has a pair less to join
+                    costs[other] -= 1
+                neighbours[a].add(b)
+                neighbours[b].add(a)
+        costs.update({other: fill_in(other) for other in around})
     return order
 
 
