@@ -30,8 +30,8 @@ from mtf_hetero._support import command_line, figures, functions
 from mtf_hetero._support.schema import shorten
 from mtf_hetero.cli.search_status import SearchStatus
 from mtf_hetero.cli.train.config import MOST_WHOLE
-from mtf_hetero.cost import kinds
-from mtf_hetero.cost import machines as machines_lib
+from mtf_hetero.cost import devices_file, kinds
+from mtf_hetero.cost.machines import Machines
 from mtf_hetero.planner import picture
 from mtf_hetero.planner import plan as plan_lib
 
@@ -129,7 +129,7 @@ def build_step(model: "Model", batch_size: int, optimizer: str, **config: Any) -
 def _plan(arguments: argparse.Namespace) -> str:
     """Return the verdict and the tables of the plan, and save and draw the plan."""
     _check(arguments)
-    machines = machines_lib.load(arguments.simulate)
+    machines = devices_file.load(arguments.simulate)
     with command_line.capture_stderr():
         from mtf_hetero._compat import tf
         from mtf_hetero.planner import fitting, left_out, show, verdict
@@ -157,7 +157,7 @@ def _plan(arguments: argparse.Namespace) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _explain(graph: "mtf.Graph", machines: machines_lib.Machines, plan: plan_lib.Plan, *, progress: bool) -> list[str]:
+def _explain(graph: "mtf.Graph", machines: Machines, plan: plan_lib.Plan, *, progress: bool) -> list[str]:
     """Return the table with the reasons for each layer's split, or with the times on one device."""
     from mtf_hetero.planner import explain, show
 
@@ -166,7 +166,7 @@ def _explain(graph: "mtf.Graph", machines: machines_lib.Machines, plan: plan_lib
     return [show.costs(explain.layer_costs(graph, machines, plan))]
 
 
-def _write(plan: plan_lib.Plan, arguments: argparse.Namespace, machines: machines_lib.Machines) -> None:
+def _write(plan: plan_lib.Plan, arguments: argparse.Namespace, machines: Machines) -> None:
     """Save and draw the plan if the command line asks for it."""
     if arguments.save is not None:
         plan_lib.save(plan, arguments.save)

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING
 from mtf_hetero._support import command_line, extras, files, functions, tables
 from mtf_hetero._support.units import bytes_text, seconds_text
 from mtf_hetero.cluster.probe import PORTS
-from mtf_hetero.cost.machines import Machines, dumps
+from mtf_hetero.cost.devices_file import dumps
+from mtf_hetero.cost.machines import Machines
 
 if TYPE_CHECKING:
     from mtf_hetero._compat import mtf

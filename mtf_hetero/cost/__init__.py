@@ -21,7 +21,9 @@ from mtf_hetero._support import lazy
 
 if TYPE_CHECKING:
     from mtf_hetero.cost.calibration import calibrate
-    from mtf_hetero.cost.machines import Link, Machine, Machines, load
+    from mtf_hetero.cost.devices_file import load
+    from mtf_hetero.cost.links import Link
+    from mtf_hetero.cost.machines import Machine, Machines
     from mtf_hetero.cost.model import Model
 
 __all__ = ["Link", "Machine", "Machines", "Model", "calibrate", "load"]
@@ -29,11 +31,11 @@ __all__ = ["Link", "Machine", "Machines", "Model", "calibrate", "load"]
 __getattr__, __dir__ = lazy.attach(
     __name__,
     {
-        "Link": "machines",
+        "Link": "links",
         "Machine": "machines",
         "Machines": "machines",
         "Model": "model",
         "calibrate": "calibration",
-        "load": "machines",
+        "load": "devices_file",
     },
 )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support import files, installed
 from mtf_hetero.cluster import Cluster
-from mtf_hetero.cost import machines as machines_lib
+from mtf_hetero.cost import devices_file
 from mtf_hetero.cost.hardware import descriptions
 from mtf_hetero.cost.machines import Machines
 from mtf_hetero.graph import group_key, live_operations
@@ -41,7 +41,7 @@ class Known:
         """Return the devices, with their present names, and the file; None if they must be measured."""
         for path in self._paths:
             with contextlib.suppress(ValueError):  # an unreadable file is measured again
-                known = machines_lib.load(path)
+                known = devices_file.load(path)
                 if len(known.devices) == len(self._devices):
                     return _renamed(known, self._devices), str(path)
         return None
@@ -50,7 +50,7 @@ class Known:
         """Cache devices that were measured with the least of the efforts."""
         for path in self._paths[-1:]:
             with contextlib.suppress(OSError):  # a directory that cannot be written to only costs the next run its time
-                files.write_text(path, machines_lib.dumps(machines))
+                files.write_text(path, devices_file.dumps(machines))
 
 
 def _path(build: Callable[[], mtf.Graph], cluster: Cluster, directory: pathlib.Path) -> pathlib.Path:

@@ -1,72 +1,12 @@
-"""Devices that need not be here: their figures, and the links between them, from numbers or a file.
+"""Devices that need not be here: their figures, and the links between them."""
 
-    devices:
-      - {kind: RTX-3090, count: 2}
-      - {kind: GTX-1080}
-      - {name: cpu, flops_per_second: 8e11, bytes_per_second: 5e10, memory_bytes: 64e9}
-    link: {latency_seconds: 5e-5, bytes_per_second: 1.2e9}
-
-`flops_per_second` and `bytes_per_second` are the rates that a step reaches. `peak_flops_per_second` and
-`peak_bytes_per_second` are the peaks of a data sheet, of which a step reaches a part, as of the peaks of a kind. The
-kinds are in cost/kinds.py.
-"""
-
-import collections
 import dataclasses
-import itertools
-import json
-import math
-import numbers
-import os
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any
 
-from mtf_hetero._support import loading
-from mtf_hetero._support.schema import Many, Number, Record, Table, Text
-from mtf_hetero.cost.kinds import EFFICIENCY, KINDS, KindName
+from mtf_hetero.cost.links import Link, is_number
 
-_PEAKS = MappingProxyType(  # {entry: (the rate of which it is a peak, the part that a step reaches)}
-    {
-        "peak_flops_per_second": ("flops_per_second", EFFICIENCY),
-        "peak_bytes_per_second": ("bytes_per_second", 1.0),
-    }
-)
 _LAUNCH_SECONDS = 1e-5
-
-
-def is_number(x: object) -> bool:
-    """Return whether something is a finite real number, and no bool."""
-    return isinstance(x, numbers.Real) and not isinstance(x, bool) and math.isfinite(x)
-
-
-@dataclasses.dataclass(frozen=True)
-class Link:
-    """A link from one device to another.
-
-    Args:
-      latency_seconds: of a message, before any byte.
-      bytes_per_second: bandwidth.
-
-    Raises:
-      ValueError: a latency below zero, or a bandwidth that is not positive.
-    """
-
-    latency_seconds: float
-    bytes_per_second: float
-
-    def __post_init__(self) -> None:
-        if not (is_number(self.latency_seconds) and self.latency_seconds >= 0):
-            raise ValueError(f"latency_seconds of a link is {self.latency_seconds!r}; it must be zero or more")
-        if not (is_number(self.bytes_per_second) and self.bytes_per_second > 0):
-            raise ValueError(f"bytes_per_second of a link is {self.bytes_per_second!r}; it must be greater than zero")
-
-    def seconds(self, message_bytes: float) -> float:
-        """Return the seconds of a message."""
-        return self.latency_seconds + message_bytes / self.bytes_per_second
-
-
-_LINK = Link(5e-5, 1e9)  # ten gigabits a second
+LINK = Link(5e-5, 1e9)  # ten gigabits a second, if nobody names another one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,15 +93,17 @@ class Machines:
       link: between two devices that no other entry names.
       links: {(name, name): Link}, either way.
       step_seconds: of a step, beside the devices' work.
+      assumed: what nobody said of them, and is taken for granted, in words.
 
     Raises:
       ValueError: no device, two of one name, or a link of an unknown device.
     """
 
     devices: tuple[Machine, ...]
-    link: Link = _LINK
+    link: Link = LINK
     links: Mapping[tuple[str, str], Link] = dataclasses.field(default_factory=dict)
     step_seconds: float = 0.0
+    assumed: tuple[str, ...] = dataclasses.field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         names = self.names
@@ -220,135 +162,3 @@ def device_kinds(machines: Machines, subsets: Iterable[Collection[int]]) -> list
         is_in = tuple(number in subset for subset in subsets)
         kinds.append((figures, tuple(sorted(machine.factors.items())), own, is_in))
     return kinds
-
-
-MOST_DEVICES = 10_000
-_RATE, _SECONDS = Number(least=1, of_text=True), Number(least=0, most=1e6, of_text=True)
-_NUMBERS: Mapping[str, Number] = {  # of a Machine
-    **dict.fromkeys(("flops_per_second", "bytes_per_second", "memory_bytes"), _RATE),
-    "alone_factor": Number(least=1e-3, most=1e3, of_text=True),
-    **dict.fromkeys(("operation_seconds", "seconds_per_byte", "seconds_per_message"), _SECONDS),
-    "granule": Number(integer=True, least=1, most=1e6, of_text=True),
-}
-_DEVICE = {
-    "name": Text(least=1, of_number=True),
-    "kind": KindName(),
-    "count": Number(integer=True, least=1, most=MOST_DEVICES),
-    **_NUMBERS,
-    **dict.fromkeys(_PEAKS, _RATE),
-    "factors": Table(Number(least=0, most=1e6, of_text=True), "an object, {kind of operation: factor}"),
-}
-_LINK_FIELDS = {"latency_seconds": _SECONDS, "bytes_per_second": _RATE}
-_ENDS = {"from": Text(least=1, of_number=True), "to": Text(least=1, of_number=True)}
-SCHEMA = Record(
-    {
-        "devices": Many(
-            Record(_DEVICE, _DEVICE),
-            least=1,
-            most=MOST_DEVICES,
-            description=f"a list of 1 to {MOST_DEVICES} devices, such as [{{kind: V100, count: 2}}]",
-        ),
-        "link": Record(_LINK_FIELDS),
-        "links": Many(Record({**_ENDS, **_LINK_FIELDS})),
-        "step_seconds": _SECONDS,
-    },
-    optional=["link", "links", "step_seconds"],
-)
-
-
-def load(path: str | os.PathLike) -> Machines:
-    """Read devices from a YAML or JSON file, in the form of the module's docstring.
-
-    Raises:
-      ValueError: in one line, what is wrong with it.
-    """
-    try:
-        return convert_to_machines(loading.load(path, yaml_for="plan"))
-    except ValueError as error:
-        raise ValueError(
-            f"devices file {str(path)!r} cannot be read: {error}; correct it, or name another file"
-        ) from error
-
-
-def convert_to_machines(value: object) -> Machines:
-    """Convert to devices from {"devices": [...], "link": {...}, "links": [...]}, as a file holds them.
-
-    Raises:
-      ValueError: an entry that is missing, unknown or out of range.
-    """
-    value = SCHEMA.read(value)
-    entries = value["devices"]
-    if (total := sum(entry.get("count", 1) for entry in entries)) > MOST_DEVICES:
-        raise ValueError(f"devices are {total} in all, counted; at most {MOST_DEVICES} can be planned for")
-    devices = list(itertools.chain.from_iterable(itertools.starmap(_devices, enumerate(entries))))
-    named, taken, counts = [], {}, collections.Counter(name for name, _ in devices)
-    for name, fields in devices:
-        number = taken[name] = taken.get(name, -1) + 1
-        named.append(Machine(name if counts[name] == 1 else f"{name}:{number}", **fields))
-    links: dict[tuple[str, str], Link] = {}
-    for entry in value.get("links", ()):
-        ends = entry["from"], entry["to"]
-        if ends in links or ends[0] == ends[1]:
-            raise ValueError(
-                f"links join {ends[0]!r} and {ends[1]!r} twice, or a device and itself; give each link once"
-            )
-        links[ends] = _link(entry)
-    link = _link(value["link"]) if "link" in value else _LINK
-    return Machines(tuple(named), link, links, value.get("step_seconds", 0.0))
-
-
-Entry = Mapping[str, Any]  # of a file
-
-
-def _devices(number: int, entry: Entry) -> list[tuple[str, dict[str, Any]]]:
-    fields: dict[str, Any] = {}
-    if "kind" in entry:
-        kind = KINDS[entry["kind"]]
-        fields = {
-            "flops_per_second": EFFICIENCY * kind.flops_per_second,
-            "bytes_per_second": kind.bytes_per_second,
-            "memory_bytes": kind.memory_bytes,
-        }
-    fields |= _reached(entry, f"devices[{number}]")
-    fields |= {name: entry[name] for name in (*_NUMBERS, "factors") if name in entry}
-    if missing := [name for name in ("flops_per_second", "bytes_per_second") if name not in fields]:
-        raise ValueError(f"devices[{number}] has no {missing[0]}; give it, or peak_{missing[0]}, or a kind")
-    name = entry.get("name", entry.get("kind", "device"))
-    return [(name, fields)] * entry.get("count", 1)
-
-
-def _reached(entry: Entry, device: str) -> dict[str, float]:
-    """Return what a step reaches of the peaks that an entry has.
-
-    Raises:
-      ValueError: the entry has both, or says that a step reaches the peak of its kind.
-    """
-    reached = {}
-    for peak, (name, part) in _PEAKS.items():
-        if peak in entry and name in entry:
-            raise ValueError(f"{device} has {peak} and {name}, of which a step reaches all; give one of the two")
-        if peak in entry:
-            reached[name] = part * entry[peak]
-        elif name in entry and part < 1 and "kind" in entry:
-            most = getattr(KINDS[entry["kind"]], name)
-            if entry[name] >= most:
-                raise ValueError(
-                    f"{device}.{name} is {entry[name]:g}, and the peak of a {entry['kind']} is {most:g}: {name} is "
-                    f"what a step reaches; call a datasheet's figure {peak}"
-                )
-    return reached
-
-
-def _link(entry: Entry) -> Link:
-    return Link(entry["latency_seconds"], entry["bytes_per_second"])
-
-
-def dumps(machines: Machines) -> str:
-    """Return devices as JSON, which `load` reads from a file."""
-    devices = [
-        {name: entry for name, entry in dataclasses.asdict(machine).items() if entry not in (None, {})}
-        for machine in machines.devices
-    ]
-    links = [{"from": a, "to": b, **dataclasses.asdict(link)} for (a, b), link in machines.links.items()]
-    value = {"devices": devices, "link": dataclasses.asdict(machines.link), "links": links}
-    return json.dumps({**value, "step_seconds": machines.step_seconds}, indent=1) + "\n"

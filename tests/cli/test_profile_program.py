@@ -7,7 +7,7 @@ from training_runs import check_mistake
 
 from mtf_hetero import mtf, tf
 from mtf_hetero.cli.profile import main
-from mtf_hetero.cost import machines
+from mtf_hetero.cost import devices_file
 
 
 def build():
@@ -42,7 +42,7 @@ def test_prints_saves_and_measures_once(tmp_path, capsys, monkeypatch):
     assert "\nspeeds: --devices=cpu:0 --list_speed=100\n" in first
     assert f"\nnext: mtf-hetero plan --graph={__name__}:build --simulate={saved}\n" in first
     assert all(len(line) <= 80 for line in first.splitlines() if str(tmp_path) not in line)
-    assert machines.load(saved).names == ("cpu:0",)
+    assert devices_file.load(saved).names == ("cpu:0",)
     (kept,) = cache.iterdir()
     before = kept.read_text()
     assert main(flags) == 0

@@ -3,8 +3,8 @@
 import pytest
 
 from mtf_hetero.cost import kinds
+from mtf_hetero.cost.devices_file import convert_to_machines
 from mtf_hetero.cost.kinds import KINDS, KindName
-from mtf_hetero.cost.machines import convert_to_machines
 
 
 @pytest.mark.parametrize(

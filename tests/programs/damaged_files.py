@@ -8,7 +8,7 @@ import damage
 
 from mtf_hetero.cli.train import config_file, recorded
 from mtf_hetero.cli.train.config import Config
-from mtf_hetero.cost import machines
+from mtf_hetero.cost import devices_file
 from mtf_hetero.data import _volumes_files as volumes
 from mtf_hetero.planner import plan
 
@@ -180,7 +180,7 @@ def all_damages():
     return {
         "plan.json": [*damage.make_damages(plan._FILE, PLAN), *contradictions(PLAN, PLAN_CHANGES)],
         "devices.yaml": [
-            *damage.make_damages(machines.SCHEMA, {**DEVICES, "devices": [CPU, {"kind": "V100"}]}, is_yaml=True),
+            *damage.make_damages(devices_file.SCHEMA, {**DEVICES, "devices": [CPU, {"kind": "V100"}]}, is_yaml=True),
             *contradictions(DEVICES, DEVICES_CHANGES),
         ],
         "network.json": [
@@ -204,7 +204,7 @@ def read_network(path):
 
 READERS = {
     "plan.json": plan.load,
-    "devices.yaml": machines.load,
+    "devices.yaml": devices_file.load,
     "network.json": read_network,
     "config.yaml": lambda path: Config(**config_file.load(path)),
 }

@@ -19,7 +19,8 @@ from mtf_hetero.cli.train.run import Draft, Run, build_step, check_steps
 from mtf_hetero.cli.train.tasks import Task
 from mtf_hetero.cluster import Cluster, LocalCluster, WorkerClaim
 from mtf_hetero.cluster.members import Members
-from mtf_hetero.cost import machines as machines_lib
+from mtf_hetero.cost import devices_file
+from mtf_hetero.cost.machines import Machines
 from mtf_hetero.models import named
 from mtf_hetero.models.registry import MODELS, Model, is_keras
 from mtf_hetero.placement import Request, placing
@@ -204,12 +205,12 @@ def place_with(run: Run, lost: Collection[int], new: Collection[str]) -> Run:
         return _place_again(run, run.config.with_more(), cluster, None)
 
 
-def _machines(run: Run) -> machines_lib.Machines | None:
+def _machines(run: Run) -> Machines | None:
     """Return the figures of the devices from which those of a run were chosen."""
     return run.machines if run.placed.choice is None else run.placed.choice.machines
 
 
-def _place_again(run: Run, config: Config, cluster: Cluster, machines: machines_lib.Machines | None) -> Run:
+def _place_again(run: Run, config: Config, cluster: Cluster, machines: Machines | None) -> Run:
     request = placement.load(config.request)
     changes = _build_on(cluster, request, config, run.model, run.dataset, run.task, build_step)
     changes |= {"config": config, "request": request, "machines": machines, "cluster": cluster}
@@ -236,7 +237,7 @@ def _find_placement(draft: Draft) -> placement.Placement:
     )
 
 
-def _absent(config: Config, planned: Plan | None, simulated: machines_lib.Machines | None) -> tuple[str, ...]:
+def _absent(config: Config, planned: Plan | None, simulated: Machines | None) -> tuple[str, ...]:
     """Return devices that need not exist: of a file, or of a plan in a dry run without workers."""
     if simulated is not None:
         return simulated.names
@@ -245,13 +246,13 @@ def _absent(config: Config, planned: Plan | None, simulated: machines_lib.Machin
     return config.devices or planned.devices
 
 
-def _simulated(path: str, planned: Plan | None) -> machines_lib.Machines:
+def _simulated(path: str, planned: Plan | None) -> Machines:
     """Return the devices of a file, or the devices that a plan uses.
 
     Raises:
       ValueError: the file is invalid, or lacks a device of the plan.
     """
-    machines = machines_lib.load(path)
+    machines = devices_file.load(path)
     if planned is None:
         return machines
     for device in planned.devices:
@@ -287,7 +288,7 @@ def _save_plan(choice: Choice, model_dir: str) -> list[str]:
     plan_lib.save(choice.plan, path)
     if not choice.is_measured:
         return [f"the plan is {path}, for --layout"]
-    files.write_text(devices, machines_lib.dumps(choice.machines))
+    files.write_text(devices, devices_file.dumps(choice.machines))
     return [f"the plan is {path}, for --layout; the devices are {devices}, for mtf-hetero plan --simulate"]
 
 

@@ -2,9 +2,11 @@
 
 import pytest
 
-from mtf_hetero.cost import machines
+from mtf_hetero.cost import devices_file
+from mtf_hetero.cost.devices_file import convert_to_machines, parse_devices
 from mtf_hetero.cost.kinds import EFFICIENCY, KINDS
-from mtf_hetero.cost.machines import Link, Machine, Machines, convert_to_machines
+from mtf_hetero.cost.links import LINKS, parse_link
+from mtf_hetero.cost.machines import Link, Machine, Machines
 
 CPU = {"name": "cpu", "flops_per_second": 8e11, "bytes_per_second": 5e10}
 
@@ -21,7 +23,7 @@ def test_a_file_of_kinds_and_figures(tmp_path):
           - {from: "RTX-3090:0", to: "RTX-3090:1", latency_seconds: 1e-5, bytes_per_second: 2e10}
         """
     )
-    found = machines.load(path)
+    found = devices_file.load(path)
     assert found.names == ("RTX-3090:0", "RTX-3090:1", "cpu")
     assert found.devices[0].flops_per_second == EFFICIENCY * KINDS["RTX-3090"].flops_per_second
     assert found.devices[2] == Machine("cpu", 8e11, 5e10, 64e9)
@@ -52,8 +54,8 @@ def test_what_is_written_is_read_again(tmp_path):
     both = (first, Machine("other", 1e9, 1e9, 3e9))
     expected = Machines(both, Link(1e-4, 1e9), {("other", first.name): Link(1e-5, 2e9)}, step_seconds=3e-3)
     path = tmp_path / "devices.json"
-    path.write_text(machines.dumps(expected))
-    assert machines.load(path) == expected
+    path.write_text(devices_file.dumps(expected))
+    assert devices_file.load(path) == expected
 
 
 def test_an_operation_takes_its_arithmetic_or_its_memory():
@@ -66,7 +68,7 @@ def test_an_operation_takes_its_arithmetic_or_its_memory():
 @pytest.mark.parametrize(
     ("value", "problem"),
     [
-        ([], r"the file is \[\]; it must be an object with the fields devices, link, links, step_seconds"),
+        ([], r"the file is \[\]; it must be an object with the fields devices, link, inner_link, links, step"),
         ({}, "'devices' is missing; it must be a list of 1 to 10000 devices, such as"),
         ({"devices": []}, r"devices is \[\]; it must be a list of 1 to 10000 devices, such as .{kind: V100, count: 2}"),
         (
@@ -76,7 +78,7 @@ def test_an_operation_takes_its_arithmetic_or_its_memory():
         ({"devices": [{"name": "cpu"}]}, "has no flops_per_second; give it, or peak_flops_per_second, or a kind"),
         (
             {"devices": [{**CPU, "speed": 3}]},
-            r"'speed' is not a field of devices\[0\]; the fields are name, kind, count",
+            r"'speed' is not a field of devices\[0\]; the fields are name, kind, machine, count",
         ),
         (
             {"devices": [{**CPU, "count": 0}]},
@@ -88,6 +90,9 @@ def test_an_operation_takes_its_arithmetic_or_its_memory():
             {"devices": [CPU], "link": {"latency_seconds": 1}},
             "'link.bytes_per_second' is missing; it must be a number, 1 or",
         ),
+        ({"devices": [CPU], "link": "pci4"}, "link: 'pci4' is not a known link; the nearest are pcie4 and pcie"),
+        ({"devices": [CPU], "link": 7}, "link is 7; it must be an object with the fields .*, or words such as pcie4"),
+        ({"devices": ["RTX 3085"]}, r"devices\[0\].kind is 'RTX 3085', which is not a known kind; the nearest"),
         ({"devices": [{**CPU, "factors": 2}]}, "factors is 2; it must be an object, {kind of operation: factor}"),
         (
             {"devices": [{**CPU, "peak_flops_per_second": 2e12}]},
@@ -114,12 +119,62 @@ def test_mistakes(value, problem):
         convert_to_machines(value)
 
 
+def test_devices_in_words():
+    found = parse_devices("2 x RTX 3090, gpu:5=gtx 1080 ti", "pcie4")
+    assert found.names == ("RTX-3090:0", "RTX-3090:1", "gpu:5")
+    assert found.link == LINKS["pcie4"]
+    assert found.assumed == ("steps reach 40 % of the peak arithmetic",)
+    entries = ["2 x RTX 3090", {"kind": "GTX-1080-Ti", "name": "gpu:5"}]
+    assert convert_to_machines({"devices": entries, "link": "pcie4"}) == found
+    assert parse_devices("V100").assumed == ("steps reach 40 % of the peak arithmetic",)
+    assert parse_devices("V100,T4").assumed[0] == "10 Gbit/s between devices"
+
+
+def test_devices_of_two_machines():
+    found = parse_devices("4 x RTX 4090; 2 x RTX 3080", "10Gbit/s", "pcie3")
+    between = {found.link_between(a, b) for a, b in [(0, 4), (3, 5)]}
+    within = {found.link_between(a, b) for a, b in [(0, 3), (1, 2), (4, 5)]}
+    assert between == {Link(5e-5, 1e9)}
+    assert within == {LINKS["pcie3"]}
+    assert found.assumed == ("steps reach 40 % of the peak arithmetic",)
+    assumed = parse_devices("2 x RTX 4090; RTX 3080").assumed
+    assert assumed[:2] == ("10 Gbit/s between machines", "PCIe 4.0 within a machine")
+    one = {"from": "RTX-4090:1", "to": "RTX-4090:0", "latency_seconds": 1e-5, "bytes_per_second": 5e10}
+    entries = [{"kind": "RTX-4090", "count": 2, "machine": "a"}, {"kind": "T4", "machine": 2}]
+    bridged = convert_to_machines({"devices": entries, "links": [one]})
+    assert bridged.link_between(0, 1).bytes_per_second == 5e10
+    assert bridged.link_between(0, 2) == bridged.link
+
+
+@pytest.mark.parametrize(
+    ("words", "bytes_per_second"),
+    [
+        ("10Gbit/s", 1e9),
+        ("10 Gbps", 1e9),
+        ("2.5Gb/s", 2.5e8),
+        ("400 Mbit/s", 4e7),
+        ("12 GB/s", 9.6e9),
+        ("PCIe 4", 25.2e9),
+        ("NVLink", 240e9),
+        ("Wi-Fi", 0.5 * 867e6 / 8),
+    ],
+)
+def test_links_in_words(words, bytes_per_second):
+    assert parse_link(words).bytes_per_second == pytest.approx(bytes_per_second)
+
+
+@pytest.mark.parametrize("words", ["", "0Gbit/s", "10", "fast", "10 Gbit", "1e9 B/s", "-1Gbit/s"])
+def test_words_that_are_no_link(words):
+    with pytest.raises(ValueError, match="is not a known link.*; write pcie3, .*, or a rate such as 10Gbit/s"):
+        parse_link(words)
+
+
 def test_a_file_that_is_none(tmp_path):
     with pytest.raises(ValueError, match="cannot be read: No such file or directory; correct it, or name"):
-        machines.load(tmp_path / "none.yaml")
+        devices_file.load(tmp_path / "none.yaml")
     (tmp_path / "bad.yaml").write_text("devices: [")
     with pytest.raises(ValueError, match="bad.yaml' cannot be read: while parsing a flow node"):
-        machines.load(tmp_path / "bad.yaml")
+        devices_file.load(tmp_path / "bad.yaml")
 
 
 def test_two_devices_of_one_name():
