@@ -143,9 +143,11 @@ class Machines:
         links = {pair: link for pair, link in self.links.items() if set(pair) <= names}
         return dataclasses.replace(self, devices=tuple(self.devices[number] for number in numbers), links=links)
 
-    def with_memory(self, memory_bytes: Mapping[str, float]) -> "Machines":
-        """Return the same devices with other limits of memory for some: {name: bytes}."""
-        devices = (dataclasses.replace(m, memory_bytes=memory_bytes.get(m.name, m.memory_bytes)) for m in self.devices)
+    def with_memory(self, memory_bytes: Mapping[str, float] | None) -> "Machines":
+        """Return the same devices with other limits of memory for some, {name: bytes}; None: without any limit."""
+        own = {m.name: m.memory_bytes for m in self.devices}
+        limits = dict.fromkeys(own) if memory_bytes is None else {**own, **memory_bytes}
+        devices = (dataclasses.replace(m, memory_bytes=limits[m.name]) for m in self.devices)
         return dataclasses.replace(self, devices=tuple(devices))
 
 

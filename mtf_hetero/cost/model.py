@@ -125,11 +125,11 @@ class Model:
         """Return the bytes that each device needs for a step."""
         return self.footprint.bytes_on(self._with_sizes(layout), range(len(self.machines.devices)))
 
-    def fits(self, layout: Layout) -> bool:
-        """Return whether each device has the memory that it needs."""
+    def memory_use(self, layout: Layout) -> float:
+        """Return the memory that a step needs over what there is, on the device that is most short of it."""
         needed = self.footprint.bytes_on(self._with_sizes(layout), self.crowd.shown)
-        limits = (machine.memory_bytes for machine in self.shown.devices)
-        return all(limit is None or each <= limit for each, limit in zip(needed, limits, strict=True))
+        limits = (machine.memory_bytes or math.inf for machine in self.shown.devices)
+        return max(each / limit for each, limit in zip(needed, limits, strict=True))
 
     def sent(self, layout: Layout, operations: Sequence[mtf.Operation] | None = None) -> tuple[transfers.Transfer, ...]:
         """Return the messages of a step between the devices that are priced.

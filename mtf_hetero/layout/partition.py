@@ -88,7 +88,7 @@ def split_by_share(
 
 
 def split_among_positive(
-    total: int, weights: Sequence[float], *, minimum: int = 1, multiple_of: int = 1
+    total: int, weights: Sequence[float], *, minimum: int = 1, multiple_of: int = 1, caps: Caps = None
 ) -> tuple[int, ...]:
     """Divides `total` units as `split_by_share` does, among the processors with a positive weight; the others get none.
 
@@ -96,7 +96,8 @@ def split_among_positive(
       total: number of units.
       weights: one per processor, none negative and at least one positive.
       minimum: least number of units of a processor with a positive weight.
-      multiple_of: as of `split_by_share`.
+      multiple_of: as of `split_by_share`, as are the caps.
+      caps: one per processor.
 
     Returns:
       One size per processor.
@@ -109,7 +110,8 @@ def split_among_positive(
       (45, 0, 15)
     """
     positive = [weight for weight in weights if weight != 0]
-    parts = iter(split_by_share(total, positive, minimum=minimum, multiple_of=multiple_of))
+    mine = None if caps is None else [cap for cap, weight in zip(caps, weights, strict=True) if weight != 0]
+    parts = iter(split_by_share(total, positive, minimum=minimum, multiple_of=multiple_of, caps=mine))
     return tuple(next(parts) if weight != 0 else 0 for weight in weights)
 
 

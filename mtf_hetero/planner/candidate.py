@@ -1,6 +1,7 @@
 """A layout that the search looks at, and the plan that it makes."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 from mtf_hetero._compat import mtf
@@ -34,10 +35,15 @@ class Candidate:
         """The devices of the layout."""
         return self.space.model.machines
 
+    @functools.cached_property
+    def memory_use(self) -> float:
+        """The memory that it needs over what there is, on the device that is most short of it."""
+        return self.space.model.memory_use(self.layout)
+
     @property
     def fits(self) -> bool:
         """Return whether each device has the memory that it needs."""
-        return self.space.model.fits(self.layout)
+        return self.memory_use <= 1
 
     def used_devices(self) -> tuple[str, ...]:
         """Return the names of the devices that have a part of something; of several, none where nothing is split."""

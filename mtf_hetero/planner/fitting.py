@@ -7,15 +7,18 @@ limits.
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Collection
 
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support import deadline
+from mtf_hetero._support.units import bytes_text
 from mtf_hetero.cost import memory
 from mtf_hetero.cost.machines import Machines
 from mtf_hetero.planner.left_out import Search
+from mtf_hetero.planner.outline import name_ranges
 from mtf_hetero.planner.plan import Plan
-from mtf_hetero.planner.planning import Planner, Progress, find, report_nothing
+from mtf_hetero.planner.planning import Planner, Progress, TooLargeError, report_nothing
 from mtf_hetero.planner.search import NoAssignmentError
 
 MOST_DEVICES = 16  # of a plan that is lowered; of more, the search's estimate remains
@@ -40,6 +43,28 @@ def estimated(plan: Plan, build: Build) -> Plan:
     return dataclasses.replace(plan, memory_bytes=tuple(each.peak - each.runtime for each in estimates))
 
 
+class ShortOfMemoryError(NoAssignmentError):
+    """No layout was found that fits the devices' memory.
+
+    Args:
+      nearest: the plan whose device most short of memory lacks least.
+      machines: all devices.
+    """
+
+    def __init__(self, nearest: Plan, machines: Machines) -> None:
+        self.use = memory_use(nearest, machines)
+        needed, texts = dict(zip(nearest.devices, nearest.memory_bytes, strict=True)), {}
+        for name, numbers in name_ranges(machines.names):
+            bytes_ = max(needed.get(machines.names[number], 0) for number in numbers)
+            limit = machines.devices[numbers[0]].memory_bytes
+            has = "no limit" if limit is None else bytes_text(limit)
+            texts[name] = f"{bytes_text(bytes_)} on {name} ({has})"
+        super().__init__(
+            f"no layout of the step fits the devices' memory; the nearest needs {', '.join(texts.values())}; add "
+            "devices, or use a smaller batch"
+        )
+
+
 def checked(plan: Plan, build: Build, machines: Machines) -> Plan:
     """Return the plan, with its memory by the lowered graph if a device may be short of it; as of `estimated`."""
     limits = {machine.name: machine.memory_bytes for machine in machines.devices}
@@ -53,6 +78,12 @@ def fits(plan: Plan, machines: Machines) -> bool:
     limits = {machine.name: machine.memory_bytes for machine in machines.devices}
     needed = dict(zip(plan.devices, plan.memory_bytes, strict=True))
     return all(limit is None or needed.get(name, 0) <= limit for name, limit in limits.items())
+
+
+def memory_use(plan: Plan, machines: Machines) -> float:
+    """Return the memory that a plan needs over what there is, on the device that is most short of it."""
+    needed = zip(machines.by_name(plan.devices).devices, plan.memory_bytes, strict=True)
+    return max(bytes_ / (machine.memory_bytes or math.inf) for machine, bytes_ in needed)
 
 
 def find_fitting(
@@ -73,29 +104,33 @@ def find_fitting(
       progress: likewise.
 
     Raises:
-      search.NoAssignmentError: none was found that fits.
+      ShortOfMemoryError: none was found that fits.
       ValueError: as of `Planner.find`.
     """
-    allowed, plan = machines, None
+    with tf.Graph().as_default():
+        planner = Planner(build())
+    allowed, tried, nearest = machines, [], None
+
+    def accepts(sketched: Plan) -> bool:
+        """Return whether a plan fits, which its sketch does."""
+        plan = checked(sketched, build, machines)
+        tried.append((sketched, plan))
+        return fits(plan, machines)
+
     for _ in range(_ROUNDS):
         deadline.check()
+        tried.clear()
         try:
-            with tf.Graph().as_default():
-                sketched = find(build(), allowed, names=names, seconds=seconds, progress=progress)
-        except NoAssignmentError:
-            if plan is None:
-                raise
+            planner.find(allowed, names=names, seconds=seconds, progress=progress, accepts=accepts)
+        except TooLargeError as error:
+            nearest = nearest or estimated(error.nearest, build)
             break
-        plan = checked(sketched, build, machines)
-        if fits(plan, machines):
-            return plan
-        allowed = _less(allowed, machines, sketched, plan)
-    assert plan is not None
-    needs = ", ".join(f"{n / 1e9:.3g} GB on {d}" for d, n in zip(plan.devices, plan.memory_bytes, strict=True))
-    raise NoAssignmentError(
-        f"no layout was found that fits the devices' memory: the last one needs {needs}; add devices, or use a smaller "
-        "batch"
-    )
+        if fits(tried[-1][1], machines):
+            return tried[-1][1]
+        sketched, nearest = min(tried, key=lambda pair: memory_use(pair[1], machines))
+        allowed = _less(allowed, machines, sketched, nearest)
+    assert nearest is not None
+    raise ShortOfMemoryError(nearest, machines)
 
 
 def repeated_search(graph: mtf.Graph, build: Build, machines: Machines, plan: Plan) -> Search:

@@ -31,10 +31,23 @@ _FAMILIES = 6  # that are tried alone
 _PAIRED = 3  # families of which two are tried together, one over each mesh axis
 _SHAPES = 2  # meshes of two axes for a number of devices, if these are many
 _NEAR = 1.25  # times as long as the best plan: two families on a mesh of two axes for which that is searched
+_OFFERED = 3  # of the fastest candidates, if it is asked whether one will do
 _LIKELY = 2  # numbers of devices that are searched, if these are many
 _KINDS = 4  # of many devices, up to which each kind ends a subset
 ROWS, COLUMNS = "rows", "columns"
 Progress: TypeAlias = Callable[[int, float], None]
+
+
+class TooLargeError(search.NoAssignmentError):
+    """No layout keeps to the devices' memory.
+
+    Args:
+      nearest: the plan that was looked at whose device most short of memory lacks least.
+    """
+
+    def __init__(self, nearest: Plan) -> None:
+        super().__init__("no layout of the step fits the devices' memory")
+        self.nearest = nearest
 
 
 def report_nothing(count: int, seconds: float) -> None:
@@ -91,6 +104,7 @@ class Planner:
         seconds: float = 60.0,
         progress: Progress = report_nothing,
         refines: bool = True,
+        accepts: Callable[[Plan], bool] = lambda plan: True,
     ) -> Plan:
         """Return the plan with the least predicted time; if a time limit passes, the best one so far.
 
@@ -100,11 +114,13 @@ class Planner:
           seconds: limit of a search that is short of memory; it then returns the best so far.
           progress: called with the number of layouts that were compared, and the seconds of the best, or infinity.
           refines: whether sizes are corrected in the end, which leaves the devices as they are.
+          accepts: says of a plan whether it may be the result. It is asked of the fastest ones in turn; if it accepts
+            none of these, the result is the first.
 
         Raises:
-          search.NoAssignmentError: no layout keeps to the devices' memory.
+          TooLargeError: no layout keeps to the devices' memory.
         """
-        finder = _Finder(self, machines, seconds, progress, refines)
+        finder = _Finder(self, machines, seconds, progress, refines, accepts)
         return finder.plan() if names is None else finder.plan_of_names(names)
 
     def describe(self, machines: Machines, layout: Layout) -> Plan:
@@ -117,7 +133,7 @@ class Planner:
         Raises:
           CannotSplitError: the layout splits what an operation needs whole.
         """
-        return _Finder(self, machines, 0.0, report_nothing, refines=False).plan_with(layout)
+        return _Finder(self, machines, 0.0).plan_with(layout)
 
 
 def find(graph: mtf.Graph, machines: Machines, **options: Any) -> Plan:
@@ -133,10 +149,19 @@ def describe(graph: mtf.Graph, machines: Machines, layout: Layout) -> Plan:
 class _Finder:
     """The search for one step and some devices."""
 
-    def __init__(self, planner: Planner, machines: Machines, seconds: float, progress: Progress, refines: bool) -> None:
+    def __init__(
+        self,
+        planner: Planner,
+        machines: Machines,
+        seconds: float,
+        progress: Progress = report_nothing,
+        refines: bool = False,
+        accepts: Callable[[Plan], bool] = lambda plan: True,
+    ) -> None:
         self._planner, self._machines, self._seconds = planner, machines, seconds
-        self._progress, self._refines = progress, refines
-        self._best: dict[tuple[str, ...], Candidate] = {}  # {devices: the fastest candidate that uses them and fits}
+        self._progress, self._refines, self._accepts = progress, refines, accepts
+        self._fitting: dict[tuple[tuple[str, ...], Layout], Candidate] = {}  # those that use some device, and that fit
+        self._nearest: Candidate | None = None  # the one whose device most short of memory lacks least
         self._count = 0
 
     def plan(self) -> Plan:
@@ -185,29 +210,35 @@ class _Finder:
         return self._candidates(of_kinds[:1])[0]
 
     def _finished(self, alone: Candidate) -> Plan:
-        if not self._best:
-            raise search.NoAssignmentError(self._too_large(alone))
-        best = min(self._best.values(), key=lambda candidate: candidate.timeline.seconds)
-        others = [other for names, other in self._best.items() if not set(best.machines.names).issuperset(names)]
-        runner_up = min(others, key=lambda candidate: candidate.timeline.seconds, default=None)
+        if not self._fitting:
+            raise TooLargeError(self._describe(self._nearest or alone, alone))
+        fastest = sorted(self._fitting.values(), key=lambda candidate: candidate.timeline.seconds)
+        offered = fastest[:_OFFERED]
         with contextlib.suppress(OutOfTimeError):
-            best = self._refined(best) if self._refines else best
+            offered = [self._refined(fastest[0]), *offered] if self._refines else offered
+        plans = (self._beside(candidate, fastest, alone) for candidate in offered)
+        first = next(plans)
+        return next(filter(self._accepts, itertools.chain([first], plans)), first)
+
+    def _beside(self, best: Candidate, fastest: Sequence[Candidate], alone: Candidate) -> Plan:
+        """Return the plan of a candidate, beside the fastest one on a device that it leaves out."""
+        names = set(best.machines.names)
+        runner_up = next((other for other in fastest if not names.issuperset(other.used_devices())), None)
         plan = self._describe(best, alone)
         return plan if runner_up is None else dataclasses.replace(plan, runner_up=runner_up.summarized())
 
     @property
     def _least_seconds(self) -> float:
         """Seconds of the fastest candidate that fits; infinity without one."""
-        return min((candidate.timeline.seconds for candidate in self._best.values()), default=math.inf)
+        return min((candidate.timeline.seconds for candidate in self._fitting.values()), default=math.inf)
 
     def _enter(self, candidate: Candidate) -> bool:
-        """Keep a candidate if it fits, and is the fastest so far that uses its devices; return whether it fits."""
-        fits, devices = candidate.fits, candidate.used_devices()
-        if not devices:
-            return fits
-        last = self._best.get(devices)
-        if fits and (last is None or candidate.timeline.seconds < last.timeline.seconds):
-            self._best[devices] = candidate
+        """Keep a candidate if it fits, and splits something; return whether it fits."""
+        fits = candidate.fits
+        if self._nearest is None or candidate.memory_use < self._nearest.memory_use:
+            self._nearest = candidate
+        if fits and candidate.used_devices():
+            self._fitting[candidate.machines.names, candidate.layout] = candidate
         return fits
 
     def _on_grids(self, order: Sequence[int], shapes: Sequence[tuple[int, int]], seconds: float) -> Iterator[Candidate]:
@@ -309,10 +340,15 @@ class _Finder:
         subsets = [sorted(fastest[:count]) for count in self._subsets(numbers, fastest)]
         space = self._planner.space(machines, subsets)
         found = [self._candidate(space, splits, 0.0) for splits in self._of_one_family(space)]
+        is_short = not all(candidate.fits for candidate in found)
+        if is_short:
+            limited = [space.within_memory(space.splits(candidate.layout)) for candidate in found]
+            found += [self._candidate(space, splits, 0.0) for splits in limited if splits]
         used: Mapping[str, Sequence[mtf.Operation]] | None = None
         with contextlib.suppress(OutOfTimeError):
             for _ in range(_ROUNDS):
-                searched = self._searched(space, space.menus(subsets, used))
+                menus = space.menus(subsets, used)
+                searched = self._searched(space, space.with_memory(menus) if is_short else menus)
                 if not searched:
                     break
                 found += searched
@@ -342,16 +378,6 @@ class _Finder:
         self._count += 1
         self._progress(self._count, self._least_seconds)
         return Candidate(space, layout, timeline, gap)
-
-    def _too_large(self, alone: Candidate) -> str:
-        (needed,) = alone.space.model.bytes_held(alone.layout)
-        limits = [f"{(m.memory_bytes or math.inf) / 1e9:.3g} GB" for m in self._machines.devices]
-        first = [0, *self._ends(range(len(limits)))[:-1]]  # of those that are alike
-        has = ", ".join(f"{self._machines.names[number]} {limits[number]}" for number in first)
-        return (
-            f"a step needs {needed / 1e9:.3g} GB on one device, and no layout fits these: {has}; add devices, or use "
-            "a smaller batch"
-        )
 
 
 def mesh_shapes(count: int) -> list[tuple[int, int]]:

@@ -118,7 +118,7 @@ class Resizer:
         """Return the fastest of some layouts, with sizes as fast as can be; the first one if it is nearly as fast."""
 
         def seconds_if_it_fits(layout: Layout) -> float:
-            return model.seconds(layout) if model.fits(layout) else math.inf
+            return model.seconds(layout) if model.memory_use(layout) <= 1 else math.inf
 
         best = min(layouts, key=seconds_if_it_fits)
         if math.isinf(seconds_if_it_fits(best)):

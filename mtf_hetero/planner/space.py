@@ -65,7 +65,9 @@ class Space:
     def on(self, machines: Machines) -> "Space":
         """Return the same layouts on the same devices with other figures; devices that were alike still are."""
         space = copy.copy(self)
-        space.model, space._costs = self.model.on(machines), {}
+        space.model = self.model.on(machines)
+        if machines.with_memory(None) != self.model.machines.with_memory(None):
+            space._costs = {}
         return space
 
     def layout(self, splits: Splits) -> Layout:
@@ -171,6 +173,44 @@ class Space:
                     vectors = dict.fromkeys(self._divided(name, speeds, subset) for subset in among)
                     menus[name] += [Split(axis, vector) for vector in vectors if vector is not None]
         return menus
+
+    def within_memory(self, splits: Splits, taken: float | None = None) -> dict[str, Split]:
+        """Return splits over one mesh axis with sizes that fit the devices' memory, as near to these as can be.
+
+        If none fit, the sizes are in proportion to the memory that is left on each device.
+
+        Args:
+          splits: on a mesh of one axis; no two names are of one tensor.
+          taken: bytes of each device that are not for what is split; None: what the rest of the step needs.
+        """
+        parts, sizes = self.model.footprint.parts, {name: split.sizes for name, split in splits.items()}
+        divided = sum(size for names, size in parts.items() if not sizes.keys().isdisjoint(names))
+        rest = sum(parts.values()) - divided if taken is None else taken
+        limits = [machine.memory_bytes for machine in self.model.machines.devices]
+        left = [math.inf if limit is None else max(0.0, limit - rest) / max(divided, 1) for limit in limits]
+        found = {}
+        for name, of_name in sizes.items():
+            total, granule = sum(of_name), self.granules.get(name, 1)
+            caps = [math.floor(min(1.0, fraction) * total) if size else 0 for fraction, size in zip(left, of_name)]
+            if sum(cap // granule * granule for cap in caps) >= total and total % granule == 0:
+                vector = split_among_positive(total, of_name, minimum=0, multiple_of=granule, caps=caps)
+            elif any(caps):
+                vector = split_among_positive(total, caps, multiple_of=granule)
+            else:
+                return {}
+            found[name] = Split(splits[name].axis, vector)
+        return found
+
+    def with_memory(self, menus: Menus) -> dict[str, list[Split]]:
+        """Return the menus with sizes by the devices' memory too: what is left beside the rest of the step, and all."""
+        more = {name: list(splits) for name, splits in menus.items()}
+        for family in self.families:
+            splits = self.of_family(family, menus)
+            for taken in (None, 0.0):
+                for name, split in self.within_memory(splits, taken).items():
+                    if split not in more[name]:
+                        more[name].append(split)
+        return more
 
     def over_all(self, names: Collection[str]) -> dict[str, Split]:
         """Return the splits of those of these names that can be split over all devices, by their speeds at each."""
