@@ -16,7 +16,7 @@ import time
 from benchmarks.renderers.tables import table
 from mtf_hetero import Layout, mtf, tf
 from mtf_hetero._support import command_line
-from mtf_hetero.cli.plan import build_step
+from mtf_hetero.cli.network import build_step
 from mtf_hetero.cost.machines import Link, Machine, Machines
 from mtf_hetero.models.registry import MODELS
 from mtf_hetero.planner.plan import Plan

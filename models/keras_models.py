@@ -17,6 +17,7 @@ from mtf_hetero.models.registry import PREFIX, Model
 if TYPE_CHECKING:
     import keras
 
+_USUAL = (224, 224, 3)  # of images, for a constructor that sets no size
 _TASKS: dict[tuple[int, int], type[Task]] = {  # {(rank of an input, rank of an output): task}
     (3, 1): Classification,
     (4, 1): Regression,
@@ -41,7 +42,7 @@ def find(name: str, *, kept: str | None, seed: int) -> Model:
         constructor = name.removeprefix(PREFIX)
         networks.check_name(constructor)
     fit = functools.partial(_constructed, name, constructor, seed)
-    return Model(_unfitted, (224, 224, 3), 1000, 0, fit=fit)
+    return Model(_unfitted, _USUAL, 1000, 0, fit=fit)
 
 
 def keep(model: Model, path: str) -> None:
@@ -103,7 +104,10 @@ def _unfitted(*_: object, **__: object) -> mtf.Tensor:
 def _constructed(name: str, constructor: str, seed: int, image_shape: Sequence[int] | None, count: int | None) -> Model:
     with _name_errors(name):
         model = networks.construct(constructor, image_shape=image_shape, classes=count, seed=seed)
-    return _make_model(name, model).fitted(image_shape, count)
+    made = _make_model(name, model)
+    if image_shape is None and None in made.image_shape:
+        image_shape = _USUAL
+    return made.fitted(image_shape, count)
 
 
 def _make_model(name: str, model: "keras.Model") -> Model:
@@ -132,7 +136,7 @@ def _fit(
     shape: Any = made_for if image_shape is None else tuple(image_shape)
     if None in shape:
         raise ValueError(
-            f"--model is {name!r}, whose input has no fixed size: {unit} of {_text(made_for)}; give it a size"
+            f"--model is {name!r}, whose input has no fixed size: {unit} of {_text(made_for)}; give --image_size"
         )
     if len(shape) != len(made_for) or any(n not in (None, m) for n, m in zip(made_for, shape, strict=True)):
         raise ValueError(

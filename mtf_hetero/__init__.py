@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         train_and_evaluate,
     )
     from mtf_hetero.importer import StepDiffersError, function, verify
+    from mtf_hetero.keras.planned import plan
     from mtf_hetero.layout import Layout, split_by_share, split_by_time
     from mtf_hetero.lowering import Lowering
     from mtf_hetero.mesh import UnevenMeshImpl
@@ -39,6 +40,7 @@ __all__ = [
     "UnevenMeshImpl",
     "function",
     "mtf",
+    "plan",
     "session_config",
     "split_by_share",
     "split_by_time",
@@ -59,6 +61,7 @@ __getattr__, __dir__ = lazy.attach(
         "UnevenMeshImpl": "mesh",
         "function": "importer",
         "mtf": "_compat",
+        "plan": "keras.planned",
         "session_config": "cluster",
         "split_by_share": "layout",
         "split_by_time": "layout",

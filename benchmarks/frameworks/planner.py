@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.frameworks import slow_link
 from benchmarks.frameworks.every_way import every_way
 from mtf_hetero import Layout, mtf, tf
-from mtf_hetero.cli.plan import build_step
+from mtf_hetero.cli.network import build_step
 from mtf_hetero.cluster import Cluster, LocalCluster
 from mtf_hetero.cluster.devices import shorten
 from mtf_hetero.cost import calibration, memory

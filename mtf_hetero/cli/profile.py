@@ -1,10 +1,11 @@
-"""Measures the devices of a cluster on the training step of an mtf program.
+"""Measures the devices of a cluster on the training step of a network.
 
-    mtf-hetero profile --graph=my_program:build --devices=gpu:0,cpu:0 --save=devices.json
+    mtf-hetero profile --model=my.keras --batch_size=64 --devices=gpu:0,cpu:0 --save=devices.json
 
 prints how fast each device is, how long it takes for a whole step alone, how fast the links between the devices are,
-and the speeds for --list_speed. `my_program.build` takes no argument, builds the mtf program of a training step in
-TensorFlow's default graph, and returns its mtf.Graph. `mtf-hetero plan --simulate=devices.json` plans with the figures.
+and the speeds for --list_speed. `mtf-hetero plan --simulate=devices.json` plans with the figures. The network is named
+as for `plan`: by --model, by --step=my_program:step, or by --graph=my_program:build, a function without arguments that
+builds the mtf program of a training step in TensorFlow's default graph, and returns its mtf.Graph.
 
 The measurements are those of --list_speed=auto, and are kept under ~/.cache/mtf_hetero (or XDG_CACHE_HOME) for the next
 run; --fresh measures again. The devices should have nothing else to do meanwhile.
@@ -18,8 +19,9 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from mtf_hetero._support import command_line, extras, files, functions, tables
+from mtf_hetero._support import command_line, extras, files, tables
 from mtf_hetero._support.units import bytes_text, seconds_text
+from mtf_hetero.cli import network as network_lib
 from mtf_hetero.cluster.probe import PORTS
 from mtf_hetero.cost.devices_file import dumps
 from mtf_hetero.cost.machines import Machines
@@ -35,7 +37,7 @@ def _parse(argv: Sequence[str] | None, program: str) -> argparse.Namespace:
     parser = command_line.Parser(
         prog=program, description="Measures the devices of a cluster on a training step.", allow_abbrev=False
     )
-    parser.add_argument("--graph", required=True, help="module:function that builds and returns an mtf.Graph")
+    network_lib.add_flags(parser)
     parser.add_argument("--devices", help="such as gpu:0,cpu:0, with workers also worker:0/gpu:0 (default: all)")
     parser.add_argument("--workers", help="host:port,host:port of running workers")
     parser.add_argument(
@@ -118,7 +120,7 @@ def _save(machines: Machines, path: str) -> None:
 
 def _check(arguments: argparse.Namespace) -> None:
     """Find mistakes before TensorFlow is loaded, which takes seconds."""
-    functions.check_function("graph", arguments.graph)
+    network_lib.check_flags(arguments)
     if arguments.port is not None and not (arguments.workers and arguments.port in PORTS):
         raise ValueError(f"--port is {arguments.port}; it must be from 1 to 65535, and only --workers uses it")
     if arguments.save is not None:
@@ -143,11 +145,12 @@ def _report(arguments: argparse.Namespace) -> str:
             cluster = Cluster.from_workers(arguments.workers, devices, chief=chief)
         else:
             cluster = Cluster.local(devices)
-    build = functions.graph_function("graph", arguments.graph)
+        network = network_lib.find(arguments)
+    build = network.build
     with tf.Graph().as_default():
         graph = build()
     if not updates(graph):
-        raise ValueError(f"--graph is {arguments.graph!r}, whose graph assigns no variable; apply an optimizer")
+        raise ValueError(f"{network_lib.flags(arguments)} assigns no variable in a step; apply an optimizer")
     first = representatives(cluster.devices)
     shared = [f"{device} shares the cores of {other}" for device, other in first.items() if device != other]
     cluster = dataclasses.replace(cluster, devices=tuple(dict.fromkeys(first.values())))
@@ -166,7 +169,7 @@ def _report(arguments: argparse.Namespace) -> str:
     lines = [table(machines, speeds), *[""] * bool(notes), *notes, ""]
     lines.append(f"speeds: --devices={','.join(machines.names)} --list_speed={shares}")
     if arguments.save is not None:
-        lines.append(f"next: mtf-hetero plan --graph={arguments.graph} --simulate={arguments.save}")
+        lines.append(f"next: mtf-hetero plan {network_lib.flags(arguments)} --simulate={arguments.save}")
     return shorten("\n".join(lines)) + "\n"
 
 

@@ -174,16 +174,16 @@ def _inner_links(value: Entry, names: Sequence[str]) -> dict[tuple[str, str], Li
     return {(a, b): link for (a, one), (b, other) in pairs if one is not None and one == other}
 
 
-def _assumptions(value: Entry, devices: Sequence[Machine], links: Mapping[tuple[str, str], Link]) -> tuple[str, ...]:
-    """Return in words what the file does not say."""
-    found = []
+def _assumptions(value: Entry, devices: Sequence[Machine], links: Mapping[tuple[str, str], Link]) -> Mapping[str, str]:
+    """Return in words what the file does not say, as of `Machines.assumed`."""
+    found = {}
     if "link" not in value and len(links) < len(devices) * (len(devices) - 1) // 2:
-        found.append(f"10 Gbit/s between {'machines' if links else 'devices'}")
+        found["link"] = f"10 Gbit/s between {'machines' if links else 'devices'}"
     if "inner_link" not in value and any("machine" in entry for entry in value["devices"]):
-        found.append("PCIe 4.0 within a machine")
+        found["inner_link"] = "PCIe 4.0 within a machine"
     if any("flops_per_second" not in entry for entry in value["devices"]):
-        found.append(f"steps reach {round(100 * EFFICIENCY)} % of the peak arithmetic")
-    return tuple(found)
+        found["rates"] = f"steps reach {round(100 * EFFICIENCY)} % of the peak arithmetic"
+    return found
 
 
 def _devices(number: int, entry: Entry) -> list[tuple[str, Entry]]:

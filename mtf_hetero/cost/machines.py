@@ -93,7 +93,7 @@ class Machines:
       link: between two devices that no other entry names.
       links: {(name, name): Link}, either way.
       step_seconds: of a step, beside the devices' work.
-      assumed: what nobody said of them, and is taken for granted, in words.
+      assumed: {"link", "inner_link" or "rates": in words what nobody said of it, and is taken for granted}.
 
     Raises:
       ValueError: no device, two of one name, or a link of an unknown device.
@@ -103,7 +103,7 @@ class Machines:
     link: Link = LINK
     links: Mapping[tuple[str, str], Link] = dataclasses.field(default_factory=dict)
     step_seconds: float = 0.0
-    assumed: tuple[str, ...] = dataclasses.field(default=(), compare=False)
+    assumed: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
         names = self.names

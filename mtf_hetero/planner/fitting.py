@@ -5,6 +5,7 @@ lowered, and estimated as `cost.memory` estimates any program. If one is too lar
 limits.
 """
 
+import contextlib
 import dataclasses
 import functools
 import math
@@ -25,6 +26,7 @@ MOST_DEVICES = 16  # of a plan that is lowered; of more, the search's estimate r
 _ROUNDS = 5
 _AMPLE = 1.5  # times what a step needs
 _SURE = 0.5  # of a device's memory: a sketch had 0.64 of the bytes of the lowered step, and more
+_CLOSE, _MARGIN = 0.05, 0.97  # of a batch: how far one that fits and one that does not may differ, and a first guess
 _SLACK = 0.98  # of a limit that is asked for again
 
 Build = Callable[[], mtf.Graph]
@@ -49,10 +51,11 @@ class ShortOfMemoryError(NoAssignmentError):
     Args:
       nearest: the plan whose device most short of memory lacks least.
       machines: all devices.
+      batch_size: the largest one that was found to fit; None: none was looked for.
     """
 
-    def __init__(self, nearest: Plan, machines: Machines) -> None:
-        self.use = memory_use(nearest, machines)
+    def __init__(self, nearest: Plan, machines: Machines, batch_size: int | None = None) -> None:
+        self.nearest = nearest
         needed, texts = dict(zip(nearest.devices, nearest.memory_bytes, strict=True)), {}
         for name, numbers in name_ranges(machines.names):
             bytes_ = max(needed.get(machines.names[number], 0) for number in numbers)
@@ -61,7 +64,7 @@ class ShortOfMemoryError(NoAssignmentError):
             texts[name] = f"{bytes_text(bytes_)} on {name} ({has})"
         super().__init__(
             f"no layout of the step fits the devices' memory; the nearest needs {', '.join(texts.values())}; add "
-            "devices, or use a smaller batch"
+            f"devices, or use {'a smaller batch' if batch_size is None else f'a batch of {batch_size}, which fits'}"
         )
 
 
@@ -90,6 +93,7 @@ def find_fitting(
     build: Build,
     machines: Machines,
     *,
+    planner: Planner | None = None,
     names: Collection[str] | None = None,
     seconds: float = 60.0,
     progress: Progress = report_nothing,
@@ -99,7 +103,8 @@ def find_fitting(
     Args:
       build: as of `estimated`.
       machines: as of `Planner.find`.
-      names: likewise.
+      planner: of a graph that it built; None: it is called.
+      names: as of `Planner.find`.
       seconds: likewise, of each search.
       progress: likewise.
 
@@ -107,8 +112,9 @@ def find_fitting(
       ShortOfMemoryError: none was found that fits.
       ValueError: as of `Planner.find`.
     """
-    with tf.Graph().as_default():
-        planner = Planner(build())
+    if planner is None:
+        with tf.Graph().as_default():
+            planner = Planner(build())
     allowed, tried, nearest = machines, [], None
 
     def accepts(sketched: Plan) -> bool:
@@ -131,6 +137,40 @@ def find_fitting(
         allowed = _less(allowed, machines, sketched, nearest)
     assert nearest is not None
     raise ShortOfMemoryError(nearest, machines)
+
+
+def largest_batch(
+    build_with: Callable[[int], Build], batch_size: int, machines: Machines, nearest: Plan, *, seconds: float = 60.0
+) -> int | None:
+    """Return a batch size for which a layout fits, about the largest one; None: none was found in time.
+
+    Args:
+      build_with: returns the function that builds a step with a batch size, as of `estimated`.
+      batch_size: for which none fits.
+      machines: as of `Planner.find`.
+      nearest: the plan for it that lacks least.
+      seconds: limit.
+    """
+    low, high, plan = 0, batch_size, nearest
+    probe = _scaled(batch_size, plan, machines)
+    with deadline.within(seconds), contextlib.suppress(deadline.OutOfTimeError):
+        while low < probe < high and high - low > _CLOSE * high:
+            deadline.check()
+            try:
+                plan = find_fitting(build_with(probe), machines, seconds=seconds)
+                low = probe
+            except ShortOfMemoryError as error:
+                plan, high = error.nearest, probe
+            probe = _scaled(probe, plan, machines)
+            if low and not low < probe < high:
+                probe = (low + high) // 2
+    return low or None
+
+
+def _scaled(batch_size: int, plan: Plan, machines: Machines) -> int:
+    """Return the batch size that all devices together should have memory for, by a plan for another one."""
+    limits = [machine.memory_bytes or math.inf for machine in machines.devices]
+    return int(batch_size * _MARGIN * sum(limits) / sum(plan.memory_bytes))
 
 
 def repeated_search(graph: mtf.Graph, build: Build, machines: Machines, plan: Plan) -> Search:

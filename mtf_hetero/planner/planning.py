@@ -21,6 +21,7 @@ from mtf_hetero.cost.sample import EXACT, crowd_by_kind, crowds_by_kind, crowds_
 from mtf_hetero.cost.timeline import Timeline
 from mtf_hetero.layout import CannotSplitError, Layout
 from mtf_hetero.planner import search
+from mtf_hetero.planner import space as space_lib
 from mtf_hetero.planner.candidate import Candidate
 from mtf_hetero.planner.plan import Plan
 from mtf_hetero.planner.refine import EVALUATIONS, Sizes, refine
@@ -29,9 +30,7 @@ from mtf_hetero.planner.space import WHOLE, Menus, MeshShape, Space, Split, Spli
 _ROUNDS = 3
 _FAMILIES = 6  # that are tried alone
 _PAIRED = 3  # families of which two are tried together, one over each mesh axis
-_SHAPES = 2  # meshes of two axes for a number of devices, if these are many
 _NEAR = 1.25  # times as long as the best plan: two families on a mesh of two axes for which that is searched
-_OFFERED = 3  # of the fastest candidates, if it is asked whether one will do
 _LIKELY = 2  # numbers of devices that are searched, if these are many
 _KINDS = 4  # of many devices, up to which each kind ends a subset
 ROWS, COLUMNS = "rows", "columns"
@@ -114,8 +113,8 @@ class Planner:
           seconds: limit of a search that is short of memory; it then returns the best so far.
           progress: called with the number of layouts that were compared, and the seconds of the best, or infinity.
           refines: whether sizes are corrected in the end, which leaves the devices as they are.
-          accepts: says of a plan whether it may be the result. It is asked of the fastest ones in turn; if it accepts
-            none of these, the result is the first.
+          accepts: says of a plan whether it may be the result. It is asked of the fastest one, then of one that splits
+            all in like proportions, whose memory is predicted best. If it accepts neither, the result is the fastest.
 
         Raises:
           TooLargeError: no layout keeps to the devices' memory.
@@ -173,7 +172,7 @@ class _Finder:
             for count in counts:
                 for candidate in self._candidates(sorted(order[:count])):
                     self._enter(candidate)
-            grids = [shape for count in counts for shape in mesh_shapes(count)]
+            grids = [shape for count in counts for shape in space_lib.mesh_shapes(count)]
             for candidate in self._on_grids(order, grids, self._least_seconds):
                 self._enter(candidate)
         return self._finished(alone)
@@ -183,7 +182,7 @@ class _Finder:
         order = self._by_speed()
         alone = self._alone(order)
         with contextlib.suppress(OutOfTimeError):
-            for count in prefixes(len(order))[1:]:
+            for count in space_lib.prefixes(len(order))[1:]:
                 deadline.check()
                 space = self._planner.space(self._machines.only(sorted(order[:count])))
                 self._enter(self._candidate(space, space.over_all(names), 0.0))
@@ -213,12 +212,15 @@ class _Finder:
         if not self._fitting:
             raise TooLargeError(self._describe(self._nearest or alone, alone))
         fastest = sorted(self._fitting.values(), key=lambda candidate: candidate.timeline.seconds)
-        offered = fastest[:_OFFERED]
+        best = fastest[0]
         with contextlib.suppress(OutOfTimeError):
-            offered = [self._refined(fastest[0]), *offered] if self._refines else offered
-        plans = (self._beside(candidate, fastest, alone) for candidate in offered)
-        first = next(plans)
-        return next(filter(self._accepts, itertools.chain([first], plans)), first)
+            best = self._refined(best) if self._refines else best
+        plan = self._beside(best, fastest, alone)
+        if self._accepts(plan):
+            return plan
+        simplest = min(fastest, key=lambda candidate: len({sizes for _, sizes in candidate.layout.sizes}) or math.inf)
+        simple = self._beside(simplest, fastest, alone)
+        return simple if self._accepts(simple) else plan
 
     def _beside(self, best: Candidate, fastest: Sequence[Candidate], alone: Candidate) -> Plan:
         """Return the plan of a candidate, beside the fastest one on a device that it leaves out."""
@@ -283,7 +285,7 @@ class _Finder:
     def _counts(self, order: Sequence[int]) -> Sequence[int]:
         """Return the numbers of fastest devices to search for: of many, the best for one family, and all."""
         if len(order) <= EXACT:
-            return prefixes(len(order))[1:]
+            return space_lib.prefixes(len(order))[1:]
         ladder = {len(order) >> shift for shift in range(len(order).bit_length()) if len(order) >> shift >= EXACT}
         ladder |= set(self._ends(order)) - {1}
         seconds = {}
@@ -360,9 +362,9 @@ class _Finder:
     def _subsets(self, numbers: Sequence[int], fastest: Sequence[int]) -> Sequence[int]:
         """Return the numbers of fastest devices that a dimension may be split among: of many, the first kinds."""
         if len(numbers) <= EXACT:
-            return prefixes(len(numbers))
+            return space_lib.prefixes(len(numbers))
         ends = self._ends([numbers[pnum] for pnum in fastest])
-        return (1, *ends) if 1 < len(ends) <= _KINDS else prefixes(len(numbers))
+        return (1, *ends) if 1 < len(ends) <= _KINDS else space_lib.prefixes(len(numbers))
 
     def _of_one_family(self, space: Space, most: int = _FAMILIES) -> list[dict[str, Split]]:
         """Return splits of each family alone, over all devices wherever no tensor is then split twice."""
@@ -378,24 +380,3 @@ class _Finder:
         self._count += 1
         self._progress(self._count, self._least_seconds)
         return Candidate(space, layout, timeline, gap)
-
-
-def mesh_shapes(count: int) -> list[tuple[int, int]]:
-    """Return the meshes of so many processors, at least two rows by two columns; of many, those nearest to a square.
-
-    Example:
-      >>> mesh_shapes(8), mesh_shapes(60)
-      ([(2, 4), (4, 2)], [(6, 10), (10, 6)])
-    """
-    shapes = [(rows, count // rows) for rows in range(2, count // 2 + 1) if count % rows == 0]
-    return shapes if count <= EXACT else sorted(shapes, key=lambda shape: abs(shape[0] - shape[1]))[:_SHAPES]
-
-
-def prefixes(count: int) -> tuple[int, ...]:
-    """Return the numbers of fastest devices to try: 1, all, and a few between.
-
-    Example:
-      >>> prefixes(2), prefixes(16)
-      ((1, 2), (1, 8, 16))
-    """
-    return tuple(range(1, count + 1)) if count <= 3 else (1, count // 2, count)

@@ -16,12 +16,14 @@ from mtf_hetero._compat import mtf
 from mtf_hetero.cost import work
 from mtf_hetero.cost.machines import Machines
 from mtf_hetero.cost.model import AXIS, Model
+from mtf_hetero.cost.sample import EXACT
 from mtf_hetero.graph.units import Unit
 from mtf_hetero.layout import Layout
 from mtf_hetero.layout.partition import split_among_positive
 from mtf_hetero.planner.search import Limit, Table
 
 WHOLE = 0  # the choice not to split
+_SHAPES = 2  # meshes of two axes for a number of devices, if these are many
 MeshShape: TypeAlias = Sequence[tuple[str, int]]
 
 
@@ -268,3 +270,24 @@ class Space:
         if key not in self._vectors:
             self._vectors[key] = split_among_positive(*key[:2], multiple_of=key[2])
         return self._vectors[key]
+
+
+def mesh_shapes(count: int) -> list[tuple[int, int]]:
+    """Return the meshes of so many processors, at least two rows by two columns; of many, those nearest to a square.
+
+    Example:
+      >>> mesh_shapes(8), mesh_shapes(60)
+      ([(2, 4), (4, 2)], [(6, 10), (10, 6)])
+    """
+    shapes = [(rows, count // rows) for rows in range(2, count // 2 + 1) if count % rows == 0]
+    return shapes if count <= EXACT else sorted(shapes, key=lambda shape: abs(shape[0] - shape[1]))[:_SHAPES]
+
+
+def prefixes(count: int) -> tuple[int, ...]:
+    """Return the numbers of fastest devices to try: 1, all, and a few between.
+
+    Example:
+      >>> prefixes(2), prefixes(16)
+      ((1, 2), (1, 8, 16))
+    """
+    return tuple(range(1, count + 1)) if count <= 3 else (1, count // 2, count)

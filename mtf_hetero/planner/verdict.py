@@ -20,9 +20,14 @@ def verdict(plan: Plan, offered: Iterable[str] = (), others: Iterable[LeftOut] =
       offered: all devices that there were; those that the plan leaves out are named.
       others: what is known of these.
     """
-    memory = f"Memory per device: {_memory(plan)}."
+    memory = f"Memory per device: about {_memory(plan)}."
     paragraphs = [" ".join(sentences(plan, offered, others)), memory]
-    return "\n".join(textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False) for text in paragraphs)
+    return "\n".join(map(wrap, paragraphs))
+
+
+def wrap(text: str) -> str:
+    """Return a paragraph in lines for a terminal; names are not broken."""
+    return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 def sentences(plan: Plan, offered: Iterable[str] = (), others: Iterable[LeftOut] = ()) -> list[str]:

@@ -12,14 +12,15 @@ from documents import ROOT
 from training_runs import check_mistake
 
 from mtf_hetero import Layout, tf
+from mtf_hetero.cli import network
 from mtf_hetero.cli import plan as program
 from mtf_hetero.cli.search_status import SearchStatus
 from mtf_hetero.cli.train.config import Config
 from mtf_hetero.cli.train.prepare import place, prepare
 from mtf_hetero.cost import kinds, machines
 from mtf_hetero.models import MODELS
+from mtf_hetero.planner import answering, planning, verdict
 from mtf_hetero.planner import plan as plan_lib
-from mtf_hetero.planner import planning, verdict
 
 DEVICES = """
 devices:
@@ -71,7 +72,7 @@ def test_a_dry_run_of_a_plan_needs_none_of_its_devices(tmp_path, monkeypatch):
     monkeypatch.setenv("TF_CONFIG", '{"cluster": {"chief": ["a:1"], "worker": ["b:1"]}, "task": {"type": "chief"}}')
     devices = machines.Machines((machines.Machine("a", 6e10, 1e10), machines.Machine("b", 2e10, 3e9)))
     with tf.Graph().as_default():
-        graph = program.build_step(MODELS["lenet"], 64, "adafactor")
+        graph = network.build_step(MODELS["lenet"], 64, "adafactor")
         layout = Layout("all:2", "dense1/units:all", sizes={"dense1/units": [80, 40]})
         plan = planning.describe(graph, devices, layout)
     path = tmp_path / "plan.json"
@@ -99,7 +100,7 @@ def test_a_plan_for_another_network_is_refused(planned):
 
 @pytest.mark.slow
 def test_the_page_shows_what_the_command_prints(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(program, "_LEFT_OUT_SECONDS", 600.0)
+    monkeypatch.setattr(answering, "_LEFT_OUT_SECONDS", 600.0)
     monkeypatch.chdir(tmp_path)
     page = (ROOT / "docs" / "planning.md").read_text(encoding="utf-8")
     (command,) = re.findall(r"^mtf-hetero plan (.*)$", page, re.MULTILINE)
@@ -121,7 +122,7 @@ SLOW_LINK = DEVICES.replace("1e11", "1e6")
 
 
 def test_one_device_and_what_would_make_the_other_pay_off(devices, capsys, monkeypatch):
-    monkeypatch.setattr(program, "_LEFT_OUT_SECONDS", 600.0)  # of a busy machine
+    monkeypatch.setattr(answering, "_LEFT_OUT_SECONDS", 600.0)  # of a busy machine
     devices.write_text(SLOW_LINK)
     graph = "dense_steps:dense_graph"
     assert program.main([f"--graph={graph}", f"--simulate={devices}", "--explain", "--quiet"]) == 0

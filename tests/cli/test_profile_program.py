@@ -58,7 +58,7 @@ def test_prints_saves_and_measures_once(tmp_path, capsys, monkeypatch):
     ("flags", "message"),
     [
         ([f"--graph={__name__}:not_a_graph"], "which returned 7; return an mtf.Graph"),
-        ([f"--graph={__name__}:without_updates"], "whose graph assigns no variable; apply an optimizer"),
+        ([f"--graph={__name__}:without_updates"], "assigns no variable in a step; apply an optimizer"),
         ([f"--graph={__name__}:build", "--save=/dev/null"], "--save is '/dev/null': it is a"),
     ],
 )

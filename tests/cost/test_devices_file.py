@@ -123,11 +123,11 @@ def test_devices_in_words():
     found = parse_devices("2 x RTX 3090, gpu:5=gtx 1080 ti", "pcie4")
     assert found.names == ("RTX-3090:0", "RTX-3090:1", "gpu:5")
     assert found.link == LINKS["pcie4"]
-    assert found.assumed == ("steps reach 40 % of the peak arithmetic",)
+    assert found.assumed == {"rates": "steps reach 40 % of the peak arithmetic"}
     entries = ["2 x RTX 3090", {"kind": "GTX-1080-Ti", "name": "gpu:5"}]
     assert convert_to_machines({"devices": entries, "link": "pcie4"}) == found
-    assert parse_devices("V100").assumed == ("steps reach 40 % of the peak arithmetic",)
-    assert parse_devices("V100,T4").assumed[0] == "10 Gbit/s between devices"
+    assert parse_devices("V100").assumed == found.assumed
+    assert parse_devices("V100,T4").assumed["link"] == "10 Gbit/s between devices"
 
 
 def test_devices_of_two_machines():
@@ -136,9 +136,9 @@ def test_devices_of_two_machines():
     within = {found.link_between(a, b) for a, b in [(0, 3), (1, 2), (4, 5)]}
     assert between == {Link(5e-5, 1e9)}
     assert within == {LINKS["pcie3"]}
-    assert found.assumed == ("steps reach 40 % of the peak arithmetic",)
+    assert found.assumed == {"rates": "steps reach 40 % of the peak arithmetic"}
     assumed = parse_devices("2 x RTX 4090; RTX 3080").assumed
-    assert assumed[:2] == ("10 Gbit/s between machines", "PCIe 4.0 within a machine")
+    assert (assumed["link"], assumed["inner_link"]) == ("10 Gbit/s between machines", "PCIe 4.0 within a machine")
     one = {"from": "RTX-4090:1", "to": "RTX-4090:0", "latency_seconds": 1e-5, "bytes_per_second": 5e10}
     entries = [{"kind": "RTX-4090", "count": 2, "machine": "a"}, {"kind": "T4", "machine": 2}]
     bridged = convert_to_machines({"devices": entries, "links": [one]})

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from mtf_hetero import Layout, mtf, tf
-from mtf_hetero.cli.plan import build_step
+from mtf_hetero.cli.network import build_step
 from mtf_hetero.cost import microbenchmarks, work
 from mtf_hetero.cost.machines import Link, Machine, Machines
 from mtf_hetero.cost.model import Model

@@ -8,7 +8,7 @@ import pytest
 from dense_steps import step
 
 from mtf_hetero import tf
-from mtf_hetero.cli.plan import build_step
+from mtf_hetero.cli.network import build_step
 from mtf_hetero.cost import sample, transfers, work
 from mtf_hetero.cost.machines import Link, Machine, Machines
 from mtf_hetero.cost.model import AXIS, Model

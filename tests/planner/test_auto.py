@@ -12,7 +12,7 @@ from dense_steps import MACHINES, batch, build
 from tiers import on_workers
 
 from mtf_hetero import Layout, Lowering, UnevenMeshImpl, mtf, tf
-from mtf_hetero.cli.plan import build_step
+from mtf_hetero.cli.network import build_step
 from mtf_hetero.cluster import Cluster
 from mtf_hetero.cost import calibration, memory, microbenchmarks, rates, trace, work
 from mtf_hetero.cost.machines import Machine, Machines

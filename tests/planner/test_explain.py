@@ -6,7 +6,7 @@ import math
 import pytest
 
 from mtf_hetero import tf
-from mtf_hetero.cli.plan import build_step
+from mtf_hetero.cli.network import build_step
 from mtf_hetero.cost.machines import Link, Machine, Machines
 from mtf_hetero.cost.model import Model
 from mtf_hetero.models.registry import MODELS

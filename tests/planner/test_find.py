@@ -13,10 +13,10 @@ from mtf_hetero import mtf, tf
 from mtf_hetero.cost import timeline
 from mtf_hetero.cost.machines import Machine, Machines
 from mtf_hetero.cost.model import Model
-from mtf_hetero.planner.planning import find, prefixes
+from mtf_hetero.planner.planning import find
 from mtf_hetero.planner.refine import refine
 from mtf_hetero.planner.search import NoAssignmentError
-from mtf_hetero.planner.space import Space, Split
+from mtf_hetero.planner.space import Space, Split, prefixes
 
 
 def best_of_all(graph, machines):

@@ -9,15 +9,16 @@ from dense_steps import step
 from tiers import parametrize
 
 from mtf_hetero import mtf, placement, tf
-from mtf_hetero.cli.plan import build_step
+from mtf_hetero.cli.network import build_step
 from mtf_hetero.cluster import Cluster
 from mtf_hetero.cost import transfers
 from mtf_hetero.cost.machines import Link, Machine, Machines
 from mtf_hetero.cost.model import Model
 from mtf_hetero.cost.sample import Sample, crowds_by_kind
 from mtf_hetero.models.registry import MODELS
-from mtf_hetero.planner import outline, picture, planning, search, show, verdict
+from mtf_hetero.planner import outline, picture, search, show, verdict
 from mtf_hetero.planner import plan as plan_lib
+from mtf_hetero.planner import space as space_lib
 from mtf_hetero.planner.explain import explain
 from mtf_hetero.planner.planning import describe, find
 from mtf_hetero.planner.space import Space, Split
@@ -133,7 +134,7 @@ def test_two_axes_are_taken_where_they_win(monkeypatch):
         rates = (6, 6, 6, 3, 3, 3, 3, 1)
         devices = [Machine(f"cpu:{n}", r * 1e12, r * 1e11, None, 1e-5, 1e-11, 1e-7) for n, r in enumerate(rates)]
         plan = find(graph, Machines(tuple(devices), Link(1e-6, 1e11)))
-        monkeypatch.setattr(planning, "mesh_shapes", lambda count: [])
+        monkeypatch.setattr(space_lib, "mesh_shapes", lambda count: [])
         on_one_axis = find(graph, Machines(tuple(devices), Link(1e-6, 1e11)))
     assert len(plan.layout.mesh_shape) == 2 and sorted(plan.devices) == [f"cpu:{n}" for n in range(8)]
     assert len(on_one_axis.layout.mesh_shape) == 1 and plan.seconds < 0.999 * on_one_axis.seconds

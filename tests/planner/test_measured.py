@@ -3,7 +3,7 @@
 import functools
 
 from mtf_hetero import Layout, tf
-from mtf_hetero.cli.plan import build_step
+from mtf_hetero.cli.network import build_step
 from mtf_hetero.cluster import Cluster
 from mtf_hetero.cost.machines import Machine, Machines
 from mtf_hetero.cost.trace import Event, TraceHook

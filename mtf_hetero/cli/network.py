@@ -1,0 +1,125 @@
+"""The network that a command line names: a model, a step of TensorFlow, or a function that builds a graph."""
+
+import argparse
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from mtf_hetero._support import functions
+from mtf_hetero._support.schema import shorten
+from mtf_hetero.cli.train.config import MOST_WHOLE, OPTIMIZERS
+
+if TYPE_CHECKING:
+    from mtf_hetero._compat import mtf
+    from mtf_hetero.models.registry import Model
+    from mtf_hetero.planner.answering import Network
+
+_IMAGENET = 224, 1000  # size and classes of the images for which VGG was made; `train` has it for smaller ones too
+_OF_IMAGENET = "vgg"
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that name a network."""
+    network = parser.add_mutually_exclusive_group(required=True)
+    network.add_argument("--model", help="a network that `train` knows, such as vgg16, my.keras or keras:ResNet50")
+    network.add_argument("--step", help="module:function that returns a step of TensorFlow and its arguments, a tuple")
+    network.add_argument("--graph", help="module:function that builds and returns an mtf.Graph")
+    parser.add_argument("--batch_size", type=int, default=128, help="of a model: examples per step (%(default)s)")
+    parser.add_argument("--image_size", type=int, help="of a model: height and width (default: the model's own)")
+    parser.add_argument("--optimizer", default="momentum", help="of a model (%(default)s)")
+
+
+def check_flags(arguments: argparse.Namespace) -> None:
+    """Find mistakes before TensorFlow is loaded, which takes seconds.
+
+    Raises:
+      ValueError: a wrong flag.
+    """
+    for flag in ("graph", "step"):
+        if getattr(arguments, flag) is not None:
+            functions.check_function(flag, getattr(arguments, flag))
+            if arguments.image_size is not None:
+                raise ValueError(f"--image_size is of a --model, but there is --{flag}; remove one of the two")
+    if arguments.batch_size > MOST_WHOLE:
+        raise ValueError(f"--batch_size is {shorten(arguments.batch_size)}; it must be at most {MOST_WHOLE}")
+    for flag in ("batch_size", "image_size"):
+        if (value := getattr(arguments, flag)) is not None and value <= 0:
+            raise ValueError(f"--{flag} is {value!r}; it must be greater than zero")
+
+
+def flags(arguments: argparse.Namespace) -> str:
+    """Return the flags that name the network, as the user would write them for another program."""
+    if arguments.model is None:
+        return f"--step={arguments.step}" if arguments.graph is None else f"--graph={arguments.graph}"
+    size = "" if arguments.image_size is None else f" --image_size={arguments.image_size}"
+    return f"--model={arguments.model} --batch_size={arguments.batch_size}{size} --optimizer={arguments.optimizer}"
+
+
+def find(arguments: argparse.Namespace) -> "Network":
+    """Return the network that the flags name.
+
+    Raises:
+      ValueError: there is none.
+    """
+    from mtf_hetero.planner.answering import Network
+
+    if arguments.graph is not None:
+        return Network(arguments.graph, functions.graph_function("graph", arguments.graph))
+    if arguments.step is not None:
+        return _load_step(arguments.step)
+    from mtf_hetero.models import named
+
+    found = named.find(arguments.model)
+    if arguments.optimizer not in OPTIMIZERS:
+        raise ValueError(f"--optimizer is {arguments.optimizer!r}; it must be one of {', '.join(OPTIMIZERS)}")
+    is_usual = arguments.image_size is None and arguments.model.startswith(_OF_IMAGENET)
+    size, classes = _IMAGENET if is_usual else (arguments.image_size, None)
+    shape = None if size is None else (*(size,) * (len(found.image_shape) - 1), found.image_shape[-1] or 3)
+    model = found.fitted(shape)
+    shape, classes = shape or model.image_shape, classes or model.classes
+
+    def build_with(batch_size: int) -> "Callable[[], mtf.Graph]":
+        sized = dataclasses.replace(model, image_shape=shape, classes=classes)
+        return functools.partial(build_step, sized, batch_size, arguments.optimizer)
+
+    batch_size = arguments.batch_size
+    sizes = " x ".join(map(str, shape[:-1]))
+    about = f"batches of {batch_size} {'volumes' if model.takes_volumes else 'images'} of {sizes} in float32"
+    return Network(arguments.model, build_with(batch_size), about, batch_size, build_with)
+
+
+def build_step(model: "Model", batch_size: int, optimizer: str, **config: Any) -> "mtf.Graph":
+    """Build the mtf.Graph of a training step on blank images or volumes, in the default graph.
+
+    Args:
+      model: of models.MODELS.
+      batch_size: images or volumes.
+      optimizer: a name in mtf_hetero.cli.train.config.OPTIMIZERS.
+      **config: of the model's build.
+    """
+    from mtf_hetero._compat import tf
+    from mtf_hetero.cli.train import program
+
+    task = model.task.of_count(model.classes)
+    tf.train.create_global_step()
+    built = program.build_training(
+        *program.blank(task, model.image_shape, batch_size),
+        build=functools.partial(model.build, **{**task.config, **config}),
+        optimizer=program.Optimizer(optimizer),
+        task=task,
+    )
+    return built.graph
+
+
+def _load_step(text: str) -> "Network":
+    """Return the step of TensorFlow that a function of the user returns, with its arguments."""
+    found = functions.load_function("step", text)()
+    if not (isinstance(found, tuple) and len(found) == 2 and callable(found[0])):
+        raise ValueError(
+            f"--step is {text!r}, which returned {shorten(found)}; return a step and its arguments, "
+            "`return step, (images, labels)`"
+        )
+    from mtf_hetero.keras.planned import trace
+
+    return dataclasses.replace(trace(*found), name=text)
