@@ -25,7 +25,7 @@ PURE = {
     "layers": "geometry",
     "layout": "blocks layout partition",
     "mesh": "collectives initial random_numbers",
-    "planner": "left_out outline planning refine search show trying",
+    "planner": "left_out outline refine search show space trying",
 }
 NAMES = {"Fraction": fractions.Fraction, "mtf": mtf}
 MOST = {"checkpoint": 16, "estimator": 10}  # a namespace that the training loop uses; the names of tf.estimator and 3
