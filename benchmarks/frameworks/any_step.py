@@ -76,8 +76,8 @@ class Twin:
 
     def __init__(self, program: Program, steps: int) -> None:
         self._steps = steps
-        with _floats(program.dtype):
-            step, self._inputs, self._split = _prepare(program)
+        with floats(program.dtype):
+            step, self._inputs, self._split = prepare(program)
             self._traced = Traced(step)
             self._concrete = self._traced.program(self._inputs).concrete
         self._variables = list(self._concrete.variables)
@@ -181,7 +181,7 @@ def _shapes(op: Operation) -> set[tuple[int, ...]]:
 
 
 @contextlib.contextmanager
-def _floats(name: str) -> Iterator[None]:
+def floats(name: str) -> Iterator[None]:
     """Set the type of Keras's numbers."""
     before = keras.config.floatx()
     _use_floats(name)
@@ -191,7 +191,7 @@ def _floats(name: str) -> Iterator[None]:
         _use_floats(before)
 
 
-def _prepare(program: Program) -> tuple[Callable[..., Any], tuple[Any, ...], str | None]:
+def prepare(program: Program) -> tuple[Callable[..., Any], tuple[Any, ...], str | None]:
     """Return a program's step, its arguments, and the dimension to split."""
     keras.backend.clear_session()
     keras.utils.set_random_seed(_SEED)

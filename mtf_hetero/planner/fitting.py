@@ -55,7 +55,7 @@ class ShortOfMemoryError(NoAssignmentError):
     """
 
     def __init__(self, nearest: Plan, machines: Machines, batch_size: int | None = None) -> None:
-        self.nearest = nearest
+        self.nearest, self.batch_size = nearest, batch_size
         needed, texts = dict(zip(nearest.devices, nearest.memory_bytes, strict=True)), {}
         for name, numbers in name_ranges(machines.names):
             bytes_ = max(needed.get(machines.names[number], 0) for number in numbers)

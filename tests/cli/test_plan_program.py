@@ -155,6 +155,49 @@ def test_the_kinds_are_listed(capsys):
     assert ended.value.code == 0 and capsys.readouterr().out == kinds.listing() + "\n"
 
 
+def test_devices_in_words(capsys):
+    flags = ["--model=lenet", "--batch_size=16", "--quiet"]
+    assert program.main([*flags, "--devices=2 x RTX 3090; T4", "--inner_link=nvlink"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "For batches of 16 images of 28 x 28 in float32. Assumed: 10 Gbit/s between machines, steps reach 40" in text
+    assert program.main(["--step=dense_steps:tensorflow_step", "--devices=T4,gpu:1=V100", "--quiet"]) == 0
+    text = capsys.readouterr().out
+    assert "gpu:1" in text and "Assumed: 10 Gbit/s between devices, steps reach" in text
+
+
+def flags_of(*flags):
+    return program._parse([*flags, "--devices=V100"], program.PROGRAM)
+
+
+def test_a_network_has_its_own_size_unless_another_one_is_given():
+    assert network.find(flags_of("--model=vgg11")).about == "batches of 128 images of 224 x 224 in float32"
+    found = network.find(flags_of("--model=vgg11", "--image_size=40", "--batch_size=2"))
+    assert found.about == "batches of 2 images of 40 x 40 in float32"
+    with tf.Graph().as_default():
+        shapes = {tuple(x.shape.to_integer_list) for op in found.build().operations for x in op.outputs}
+    assert (2, 40, 40, 3) in shapes
+    found = network.find(flags_of("--model=keras:MobileNetV3Small"))
+    assert found.about == "batches of 128 images of 224 x 224 in float32"
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--simulate=d.yaml"], "argument --simulate: not allowed with argument --devices"),
+        (["--model=lenet", "--devices=V101"], "--devices is 'V101': devices[0].kind is 'V101', which is not a known k"),
+        (["--model=lenet", "--link=pci"], "--devices is 'V100': link: 'pci' is not a known link; the nearest"),
+        (["--graph=dense_steps:dense_graph", "--image_size=3"], "--image_size is of a --model, but there is --graph"),
+        (["--step=dense_steps:dense_graph"], "return a step and its arguments, `return step, (images, labels)`"),
+        (["--model=lenet", "--image_size=0"], "--image_size is 0; it must be greater than zero"),
+        (["--model=keras:VGG16", "--image_size=8"], "cannot make a model for images of 8 x 8 x 3"),
+    ],
+)
+def test_mistakes_about_devices_and_networks(flags, message, capsys):
+    if any("simulate" in flag for flag in flags):
+        flags = ["--model=lenet", *flags]
+    check_mistake(capsys, message, lambda: program.main(["--devices=V100", *flags]))
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -162,6 +205,7 @@ def test_the_kinds_are_listed(capsys):
         (["--model=lenet", "--batch_size=0"], "--batch_size is 0; it must be greater than zero"),
         (["--model=lenet", "--optimizer=sdg"], "--optimizer is 'sdg'; it must be one of adafactor"),
         (["--model=lenet", "--simulate=none.yaml"], "'none.yaml' cannot be read"),
+        (["--model=lenet", "--link=pcie4"], "--link is of --devices, but there is --simulate; write it into that file"),
         (
             ["--model=lenet", "--picture=/proc/version/plan.png"],
             "--picture is '/proc/version/plan.png', but /proc/version cannot be written",

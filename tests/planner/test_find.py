@@ -97,6 +97,19 @@ def test_what_fits_no_device_alone_is_divided():
             find(graph, small)
 
 
+def test_sizes_follow_the_memory_where_those_of_the_speeds_do_not_fit():
+    with tf.Graph().as_default():
+        graph, *_ = step(batch=4096)
+        whole = find(graph, Machines((FAST,))).memory_bytes[0]
+        machines = Machines((FAST, SLOW), LINKS["fast link"])
+        by_speed = find(graph, machines)
+        limits = {"fast": 0.4 * whole, "slow": 0.65 * whole}
+        by_memory = find(graph, machines.with_memory(limits))
+    assert by_speed.memory_bytes[0] > limits["fast"]
+    needed = dict(zip(by_memory.devices, by_memory.memory_bytes, strict=True))
+    assert all(0.9 * limits["fast"] < needed["fast"] and needed[name] <= limits[name] for name in limits)
+
+
 def test_one_volume_is_divided_along_its_depth():
     with tf.Graph().as_default():
         feed = oracle.Feed(mtf.Mesh(mtf.Graph(), "mesh"), tf.float32)

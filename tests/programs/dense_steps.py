@@ -43,6 +43,19 @@ def batch(graph, speeds):
     return LAYOUTS["batch"](graph, mesh_shape=f"all:{len(speeds)}", shares={"all": speeds})
 
 
+def tensorflow_step():
+    """A step for `mtf-hetero plan --step=`."""
+    weight = tf.compat.v2.Variable(np.ones([64, 64], np.float32))
+
+    def own(x):
+        with tf.compat.v2.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.matmul(x, weight) ** 2)
+        weight.assign_sub(0.1 * tape.gradient(loss, weight))
+        return loss
+
+    return own, (np.zeros([512, 64], np.float32),)
+
+
 def dense_graph():
     """A step for `mtf-hetero plan --graph=`."""
     return step()[0]

@@ -76,7 +76,7 @@ def _shares_slice(op: tf.Operation) -> bool:
     x, out = op.inputs[0], op.outputs[0].shape.as_list()
     known = [_static(tensor) for tensor in op.inputs[1:]]
     if op.type == "Slice":
-        return x.shape.as_list() == out or (known[0] is not None and _is_aligned(x, list(known[0]), out))
+        return x.shape.as_list() == out or (known[0] is not None and _is_aligned(x, [*map(int, known[0])], out))
     corners = [list(corner) for corner in known if corner is not None]
     if len(corners) < 3:
         return False

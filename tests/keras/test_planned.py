@@ -1,0 +1,115 @@
+"""`mtf_hetero.plan`: Keras models and steps of TensorFlow, planned for devices in words; assumptions and memory."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf2
+import tiers
+
+import mtf_hetero
+from benchmarks.frameworks import any_step
+from benchmarks.programs import programs
+from mtf_hetero.cost.devices_file import parse_devices
+from mtf_hetero.planner import fitting
+from mtf_hetero.planner.fitting import ShortOfMemoryError
+
+TWO = "RTX 3090, GTX 1080 Ti"
+
+
+@pytest.fixture(scope="module")
+def model():
+    layers = [keras.layers.Conv2D(64, 3, activation="relu"), keras.layers.Flatten(), keras.layers.Dense(10)]
+    made = keras.Sequential([keras.Input((32, 32, 3)), *layers])
+    made.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return made
+
+
+@pytest.fixture(scope="module")
+def batch():
+    return np.zeros([8, 32, 32, 3], np.float32), np.zeros([8], np.int32)
+
+
+def test_a_model_is_planned_in_words(model, batch):
+    before = model.get_weights()
+    found = mtf_hetero.plan(model, batch, batch_size=256, devices=TWO, link="pcie4")
+    assert found.plan.devices == ("RTX-3090", "GTX-1080-Ti")
+    assert found.plan.layout.sizes and all(map(all, dict(found.plan.layout.sizes).values()))
+    text = str(found)
+    assert text.startswith("Split over RTX-3090, GTX-1080-Ti: ") and "\nMemory per device: about " in text
+    assert "\nFor batches of 256. Assumed: steps reach 40 % of the peak arithmetic.\n" in text
+    assert all(np.array_equal(one, other) for one, other in zip(before, model.get_weights(), strict=True))
+    keras_own = model.fit(*batch, verbose=0)  # the model is as it was
+    assert len(keras_own.history["loss"]) == 1
+
+
+def test_where_the_verdict_flips(model, batch):
+    apart = mtf_hetero.plan(model, batch, batch_size=8, devices=TWO)
+    assert apart.plan.devices == ("RTX-3090",)
+    text = " ".join(str(apart).split())
+    assert "Assumed: 10 Gbit/s between devices, steps reach 40 % of the peak arithmetic." in text
+    assert "Over PCIe 4.0, split over RTX-3090, GTX-1080-Ti: " in text
+    assert str(apart).endswith("explain=True says when the devices that are not used would pay off.")
+    sure = mtf_hetero.plan(model, batch, batch_size=8, devices=TWO, link="10Gbit/s")
+    assert sure.plan.devices == apart.plan.devices and "Over PCIe" not in str(sure)
+
+
+def test_a_step_is_planned():
+    weight = tf2.Variable(tf2.random.normal([256, 256]))
+
+    @tf2.function
+    def step(x):
+        with tf2.GradientTape() as tape:
+            loss = tf2.reduce_mean(tf2.matmul(x, weight) ** 2)
+        weight.assign_sub(0.1 * tape.gradient(loss, weight))
+        return loss
+
+    found = mtf_hetero.plan(step, tf2.TensorSpec([4096, 256]), devices=parse_devices("2 x V100", "nvlink"))
+    assert found.plan.devices == ("V100:0", "V100:1")
+    assert "Assumed: steps reach 40 % of the peak arithmetic." in str(found)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"step": 3}, "step is 3; give a compiled keras.Model, a tf.function or a function of tensors"),
+        ({"step": lambda x: x, "batch_size": 3}, "batch_size is of a keras.Model, but step is a function"),
+        ({"step": keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])}, "is not compiled"),
+        ({"devices": "RTX 3085"}, "which is not a known kind; the nearest"),
+        ({"link": "fast"}, "link: 'fast' is not a known link"),
+        ({"devices": parse_devices("V100"), "link": "pcie4"}, "link is given twice"),
+    ],
+)
+def test_mistakes(model, batch, options, problem):
+    arguments = {"step": model, "inputs": batch, "devices": TWO} | options
+    with pytest.raises(ValueError, match=problem):
+        mtf_hetero.plan(**arguments)
+
+
+def test_what_does_not_fit_says_which_batch_does(model, batch):
+    def plan(count):
+        return mtf_hetero.plan(model, batch, batch_size=count, devices="GTX 1080, gpu:1=GTX 1080 Ti", link="pcie3")
+
+    with pytest.raises(
+        ShortOfMemoryError, match=r"nearest needs .* on .* \(\d+ GB\), .*; add devices, or use a"
+    ) as short:
+        plan(200_000)
+    largest = short.value.batch_size
+    found = plan(largest).plan
+    assert fitting.fits(found, parse_devices("GTX 1080, gpu:1=GTX 1080 Ti"))
+    with pytest.raises(ShortOfMemoryError):
+        plan(round(1.15 * largest))
+
+
+FIRST = ["vision/mnist_convnet"]
+OTHERS = [
+    *("rl/actor_critic_cartpole", "loops/kalman_filter", "generative/conditional_gan", "applications/MobileNet"),
+    *("timeseries/timeseries_weather_forecasting", "vision/handwriting_recognition", "loops/meta_learning"),
+]
+
+
+@tiers.parametrize("name", [*FIRST, *OTHERS], first=FIRST)
+def test_programs_that_people_write_are_planned(name):
+    program = programs()[name]
+    with any_step.floats(program.dtype):
+        step, inputs, _ = any_step.prepare(program)
+        assert "per step" in str(mtf_hetero.plan(step, inputs, devices=TWO, link="pcie4"))
