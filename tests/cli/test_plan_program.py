@@ -5,6 +5,7 @@ import dataclasses
 import io
 import pathlib
 import re
+import shlex
 import sys
 
 import pytest
@@ -103,12 +104,13 @@ def test_the_page_shows_what_the_command_prints(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(answering, "_LEFT_OUT_SECONDS", 600.0)
     monkeypatch.chdir(tmp_path)
     page = (ROOT / "docs" / "planning.md").read_text(encoding="utf-8")
-    (command,) = re.findall(r"^mtf-hetero plan (.*)$", page, re.MULTILINE)
+    in_words, of_file = re.findall(r"^mtf-hetero plan (.*)$", page, re.MULTILINE)
     devices, *_ = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
-    first, second, *_ = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
+    first, _, third, second, *_ = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
     pathlib.Path("devices.yaml").write_text(devices)
-    assert program.main(command.split()) == 0
-    assert capsys.readouterr().out == first
+    for command, shown in ((in_words, first), (of_file, third)):
+        assert program.main(shlex.split(command)) == 0
+        assert capsys.readouterr().out == shown
     pathlib.Path("devices.yaml").write_text(V100_AND_T4)
     assert program.main(["--model=resnet18", "--batch_size=64", "--simulate=devices.yaml", "--explain"]) == 0
     assert capsys.readouterr().out.startswith(second)
@@ -165,18 +167,18 @@ def test_devices_in_words(capsys):
     assert "gpu:1" in text and "Assumed: 10 Gbit/s between devices, steps reach" in text
 
 
-def flags_of(*flags):
+def parse_flags(*flags):
     return program._parse([*flags, "--devices=V100"], program.PROGRAM)
 
 
 def test_a_network_has_its_own_size_unless_another_one_is_given():
-    assert network.find(flags_of("--model=vgg11")).about == "batches of 128 images of 224 x 224 in float32"
-    found = network.find(flags_of("--model=vgg11", "--image_size=40", "--batch_size=2"))
+    assert network.find(parse_flags("--model=vgg11")).about == "batches of 128 images of 224 x 224 in float32"
+    found = network.find(parse_flags("--model=vgg11", "--image_size=40", "--batch_size=2"))
     assert found.about == "batches of 2 images of 40 x 40 in float32"
     with tf.Graph().as_default():
         shapes = {tuple(x.shape.to_integer_list) for op in found.build().operations for x in op.outputs}
     assert (2, 40, 40, 3) in shapes
-    found = network.find(flags_of("--model=keras:MobileNetV3Small"))
+    found = network.find(parse_flags("--model=keras:MobileNetV3Small"))
     assert found.about == "batches of 128 images of 224 x 224 in float32"
 
 

@@ -3,12 +3,12 @@
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf2
 import tiers
 
 import mtf_hetero
 from benchmarks.frameworks import any_step
 from benchmarks.programs import programs
+from mtf_hetero import tf
 from mtf_hetero.cost.devices_file import parse_devices
 from mtf_hetero.planner import fitting
 from mtf_hetero.planner.fitting import ShortOfMemoryError
@@ -54,16 +54,16 @@ def test_where_the_verdict_flips(model, batch):
 
 
 def test_a_step_is_planned():
-    weight = tf2.Variable(tf2.random.normal([256, 256]))
+    weight = tf.compat.v2.Variable(tf.random.normal([256, 256]))
 
-    @tf2.function
+    @tf.compat.v2.function
     def step(x):
-        with tf2.GradientTape() as tape:
-            loss = tf2.reduce_mean(tf2.matmul(x, weight) ** 2)
+        with tf.compat.v2.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.matmul(x, weight) ** 2)
         weight.assign_sub(0.1 * tape.gradient(loss, weight))
         return loss
 
-    found = mtf_hetero.plan(step, tf2.TensorSpec([4096, 256]), devices=parse_devices("2 x V100", "nvlink"))
+    found = mtf_hetero.plan(step, tf.TensorSpec([4096, 256]), devices=parse_devices("2 x V100", "nvlink"))
     assert found.plan.devices == ("V100:0", "V100:1")
     assert "Assumed: steps reach 40 % of the peak arithmetic." in str(found)
 
