@@ -94,6 +94,7 @@ def test_what_does_not_fit_says_which_batch_does(model, batch):
     ) as short:
         plan(200_000)
     largest = short.value.batch_size
+    assert largest is not None
     found = plan(largest).plan
     assert fitting.fits(found, parse_devices("GTX 1080, gpu:1=GTX 1080 Ti"))
     with pytest.raises(ShortOfMemoryError):
