@@ -42,7 +42,7 @@ def function(
       layout: "auto": planned for the devices as they are measured; "batch", "filters" or another name of
         mtf_hetero.layouts; rules such as "dense/kernel/1:all"; a Layout; a Plan, or the path of one, "plan.json".
       list_speed: of a named layout or rules, one number per device; None: they are alike; "auto": measured.
-      measure_seconds: that "auto" may take before the first step; None: 30.
+      measure_seconds: that "auto" may take before the first step; None: 30, or 2 % of `steps`, up to 120.
       progress: whether to show how "auto" gets on, and to print what it chose.
       steps: number of steps to come, for "auto", which measures nothing if they are few; None: many.
       verify: whether the first step of each kind of inputs is compared with TensorFlow's own, on this host. "auto": if

@@ -67,7 +67,8 @@ def fit(
         mtf_hetero.layouts; rules such as "conv2d/kernel/3:all"; a Layout; a Plan, or the path of one, "plan.json".
       list_speed: of a named layout or rules, one number per device, [70, 25, 5] or "70,25,5"; None: they are alike;
         "auto": measured, divided as is fastest, and left to one device where that is faster still.
-      measure_seconds: that "auto" may take to measure, plan and try before the first step; None: 30.
+      measure_seconds: that "auto" may take to measure, plan and try before the first step; None: 30, or 2 % of a
+        long training, up to 120.
       wait_for_workers: seconds that training waits for a lost worker. It then continues without it, from a copy of the
         state in this process. "forever": it waits on; False: the loss of a worker is an error.
       min_workers: training waits on for lost workers if fewer than these are left.

@@ -136,8 +136,9 @@ class Config:
     )
     measure_seconds: float | None = _flag(
         None,
-        "With auto: the time limit in seconds for measuring, planning and trials, by default 30. From 120 on, devices "
-        "are measured more thoroughly. A training too short to gain from a split skips the measurement.",
+        "With auto: the time limit in seconds for measuring, planning and trials. By default 30, or 2 % of a long "
+        "training up to 120. From 120 on, devices are measured more thoroughly. A training too short to gain from a "
+        "split skips the measurement.",
     )
     dense_shares: str | None = _flag(
         None,
