@@ -286,6 +286,18 @@ class TestReport:
         lines = str(report.Undivided(tuple(entries), 0.55)).splitlines()
         assert len(lines) == 10 and lines[-1] == "  and 3 more"
 
+    @pytest.mark.parametrize(
+        ("shares", "text"),
+        [
+            ((), "no operation is replicated"),
+            ((0.0,) * 21, "replicated on every device: less than 0.05% of the FLOPs"),
+            ((0.0002, 0.0004), "replicated on every device: 0.1% of the FLOPs"),
+        ],
+    )
+    def test_negligible_shares_are_not_listed(self, shares, text):
+        entries = tuple(report.Entry("Sub", f"model.py:{n}", 1, share, has_rule=True) for n, share in enumerate(shares))
+        assert str(report.Undivided(entries, sum(shares))) == text
+
     def test_what_is_divided_is_not_in_it(self):
         _, step = simple()
         with mtf_hetero.function(step, INPUTS[0], **BATCH) as divided:
