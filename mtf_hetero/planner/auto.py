@@ -9,6 +9,7 @@ much faster than the fastest device alone.
 import contextlib
 import dataclasses
 import functools
+import math
 import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -40,6 +41,7 @@ _MEASURING = 0.55  # of the remaining time, for measuring the devices; the rest 
 _CPU, _GPU = 5e10, 5e12  # floating-point operations a second, if nothing is measured
 _LAST_WORDS = 2.0  # times the seconds to build the graph: reserved to build it, and to describe the choice
 _FIRST = "first alone"  # the candidate with the first figure's device, if another is measured to be faster
+_UNTRIED = "there was no time to try it"
 _SURE = 0.25  # of a device's memory: if the sketch of a step needs less, the step is not lowered to check
 Recipe = Callable[[mtf.Graph, Sequence[float]], Layout]  # from a graph and the devices' speeds
 
@@ -95,7 +97,7 @@ def choose(
             found = search.run()
             lines += search.lines
     lines += describe_trials(found)
-    headline = shorten(f"{describe_choice(found)} (chosen in {time.monotonic() - begin:.0f} s)")
+    headline = shorten(f"{describe_choice(found)}; chosen in {time.monotonic() - begin:.0f} s")
     return dataclasses.replace(found, lines=(*map(shorten, lines), headline), warning=warning, names=names)
 
 
@@ -247,7 +249,7 @@ class _Search:
         if trials:
             predicted = {name: plan.seconds for name, plan in candidates.items()}
             return Choice(trying.winner(trials, predicted), candidates, machines, trials)
-        untried = Choice(best, candidates, machines, {}, "it was not tried")
+        untried = Choice(best, candidates, machines, {}, _UNTRIED)
         gain = candidates[simplest].seconds / candidates[best].seconds
         if is_alone and not (untried.is_measured and gain >= _LARGE):
             return Choice(simplest, candidates, machines, {}, self._no_time)
@@ -273,7 +275,7 @@ def _without_time(
         rates = {name: _CPU if device.is_cpu else _GPU for name, device in complete(cluster.devices).items()}
     machines = calibration.unmeasured(cluster, rates).with_memory(memory_bytes)
     found = _alone(build, graph, machines, quick.fastest(rates), reason)
-    return found or Choice(PLAN, {PLAN: find_fitting(build, machines, names=names)}, machines, {}, "it was not tried")
+    return found or Choice(PLAN, {PLAN: find_fitting(build, machines, names=names)}, machines, {}, _UNTRIED)
 
 
 def _alone(
@@ -311,7 +313,21 @@ def _candidates(
                 break
         if all(plan.layout != other.layout for other in found.values()):
             found[PLAN] = plan
-        return found
+        resting = dataclasses.replace(machines, devices=tuple(machine.alone() for machine in machines.devices))
+        speeds = dict(zip(machines.names, calibration.speeds(graph, resting), strict=True))
+        return {name: _capped(each, whole, speeds) for name, each in found.items()}
+
+
+def _capped(plan: Plan, alone: Plan, speeds: Mapping[str, float]) -> Plan:
+    """Return the plan, predicted to be no faster than the sum of its devices' speeds, which noise may exceed.
+
+    Args:
+      plan: for some devices.
+      alone: for one of them.
+      speeds: {device: steps a second alone}.
+    """
+    gain = math.fsum(speeds[name] for name in plan.devices) / speeds[alone.devices[0]]
+    return dataclasses.replace(plan, seconds=max(plan.seconds, alone.seconds / gain))
 
 
 def describe_recipes(graph: mtf.Graph, machines: Machines, recipes: Mapping[str, Recipe]) -> dict[str, Plan]:

@@ -266,6 +266,14 @@ def test_refusals(name):
     assert re.fullmatch(message.replace("HERE", here), str(caught.value))  # of one line
 
 
+@pytest.mark.parametrize(("progress", "is_printed"), [(None, True), (True, True), (False, False)])
+def test_the_chosen_layout_is_printed(progress, is_printed, capsys):
+    _, step = simple()
+    with mtf_hetero.function(step, INPUTS[0], devices=["cpu:0", "cpu:1"], progress=progress):
+        printed = capsys.readouterr().out
+    assert ("Layout: cpu:0 alone; there is no other device; chosen in " in printed) == is_printed
+
+
 class TestReport:
     @pytest.mark.user_lines
     def test_it_names_operations_and_lines(self):

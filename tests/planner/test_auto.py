@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 import pytest
-from dense_steps import MACHINES, batch, build
+from dense_steps import LINKS, MACHINES, batch, build, step
 from tiers import on_workers
 
 from mtf_hetero import Layout, Lowering, UnevenMeshImpl, mtf, tf
@@ -158,6 +158,34 @@ def test_what_is_tried_is_the_fastest_alone_the_best_recipe_and_the_plan():
     assert candidates["alone"].devices == ("a",)
     for plan in candidates.values():
         assert plan.seconds >= candidates.get("plan", plan).seconds - 1e-12
+
+
+@pytest.mark.parametrize("factor", [0.9, 1.0, 1.5])
+def test_no_gain_is_predicted_beyond_the_sum_of_the_speeds(factor):
+    """Also if a measurement says that a device is slower while the others rest."""
+    devices = tuple(dataclasses.replace(machine, alone_factor=factor) for machine in MACHINES.devices)
+    machines = Machines(devices, LINKS["fast link"])
+
+    def build_large():
+        return step(batch=4096, inputs=256, units=(256, 256))[0]
+
+    candidates = auto._candidates(build_large, machines, {"batch": batch})
+    with tf.Graph().as_default():
+        speeds = calibration.speeds(build_large(), machines)
+    gains = [candidates["alone"].seconds / plan.seconds for plan in candidates.values()]
+    assert 1.0 < max(gains) <= math.fsum(speeds) / max(speeds) + 1e-9
+
+
+def test_a_device_is_not_slower_while_the_others_rest():
+    machine, cluster = Machine("cpu:0", 1e10, 1e9), Cluster.local(["cpu:0", "cpu:1"])
+    with tf.Graph().as_default():
+        graph = build()
+        seconds = 1.0 / calibration.speeds(graph, Machines((machine,)))[0]
+        factors = [
+            calibration._with_alone_factor([machine], cluster, "cpu:0", graph, times * seconds)[0].alone_factor
+            for times in (0.8, 1.3)
+        ]
+    assert factors == pytest.approx([0.8, 1.0])
 
 
 def _refused(graph, speeds):
