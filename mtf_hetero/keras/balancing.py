@@ -68,6 +68,18 @@ class Balancing:
         """Note how long a change of the place has paused the training."""
         self._hook.end_switch(seconds)
 
+    def describe_speed(self, examples: float) -> str:
+        """Return examples per second and the busy share of each device, in one line; "" before the second step.
+
+        Args:
+          examples: in a batch, on average.
+        """
+        if self._steps < 2 or not self._pace.steps_per_second:
+            return ""
+        speed = self._pace.steps_per_second * examples
+        busy = ", ".join(f"{device} {share:.0%}" for device, share in self._load.shares().items())
+        return f"Speed: {speed:,.{0 if speed >= 100 else 1}f} examples/s{f'; busy: {busy}' if busy else ''}"
+
     def skip(self) -> None:
         """Note that the devices do other work than training steps."""
         self._load.skip()
