@@ -2,8 +2,8 @@
 
 A first figure says how much a split can save at most. If measuring takes longer, the fastest device alone is used.
 Otherwise the plan, the recipe with the best prediction and the fastest device alone take turns at whole steps. The one
-with the least expected time is used. If there is no time for two turns, a plan is used only if it is predicted to be
-much faster than the fastest device alone.
+with the least expected time is used. If there is no time for a turn of each, a plan is used only if it is predicted to
+be much faster than the fastest device alone.
 """
 
 import contextlib
@@ -233,27 +233,29 @@ class _Search:
             candidates, opened = {_FIRST: first.plan, **candidates}, {_FIRST: trial}
         simplest, best = next(iter(candidates)), min(candidates, key=lambda name: candidates[name].seconds)
         both = {name: candidates[name] for name in dict.fromkeys((simplest, best))}
-        cost = trying.race_seconds(both, opened, figure.build_seconds)
+        is_measured = Choice(simplest, candidates, machines, {}).is_measured
+        about = opened, figure.build_seconds, 1 if is_measured else 2  # rounds: a good prediction counts as one more
+        cost = trying.race_seconds(both, *about)
         is_alone = len(candidates[simplest].devices) == 1
         if is_alone and self.steps is not None:
             saved = self.steps * (candidates[simplest].seconds - candidates[best].seconds)
             if saved < cost:
                 reason = f"the predicted split saves {seconds_text(saved)} in {self.steps} steps"
                 return Choice(simplest, candidates, machines, {}, f"{reason}, and trying it takes {cost:.0f} s")
-        if trying.race_seconds(candidates, opened, figure.build_seconds) > deadline.seconds_left():
+        if trying.race_seconds(candidates, *about) > deadline.seconds_left():
             candidates = both
         self._show(f"trying {', '.join(candidates)}")
         trials = {}
         if cost <= deadline.seconds_left():
-            trials = trying.race(self.build, self.cluster, candidates, opened=opened, done=self.bar.update)
+            options = {"least": about[-1], "opened": opened, "done": self.bar.update}
+            trials = trying.race(self.build, self.cluster, candidates, **options)
         if trials:
             predicted = {name: plan.seconds for name, plan in candidates.items()}
             return Choice(trying.winner(trials, predicted), candidates, machines, trials)
-        untried = Choice(best, candidates, machines, {}, _UNTRIED)
         gain = candidates[simplest].seconds / candidates[best].seconds
-        if is_alone and not (untried.is_measured and gain >= _LARGE):
+        if is_alone and not (is_measured and gain >= _LARGE):
             return Choice(simplest, candidates, machines, {}, self._no_time)
-        return untried
+        return Choice(best, candidates, machines, {}, _UNTRIED)
 
 
 def _build_graph(build: Callable[[], mtf.Graph]) -> mtf.Graph:

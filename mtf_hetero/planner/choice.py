@@ -78,7 +78,7 @@ def describe_trials(found: Choice) -> list[str]:
     lines = []
     for name, times in found.trials.items():
         plan = found.candidates[name]
-        low, middle, high = statistics.quantiles(times, n=4, method="inclusive")
+        low, middle, high = statistics.quantiles((*times, *times), n=4, method="inclusive")  # of one round, too
         is_alone = len(plan.devices) == 1
         what = f"{plan.devices[0]} alone" if is_alone else "the plan" if name == PLAN else f"layout {name}"
         lines.append(

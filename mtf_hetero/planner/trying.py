@@ -13,7 +13,6 @@ from mtf_hetero.cost.trial import Trial
 from mtf_hetero.planner.plan import Plan
 
 ROUNDS = 5  # of the candidates' turns; twice as many while the winner is not clear
-LEAST_ROUNDS = 2  # if the time is short
 _CLEAR = 0.75  # of the rounds, which a clear winner wins
 _NO_GAIN = 0.02  # of a step: too little to prefer more devices, or a layout that is less simple
 _TURN_SECONDS = 0.3  # a worker under a CPU quota runs in periods of a tenth of a second
@@ -25,18 +24,20 @@ def race(
     candidates: Mapping[str, Plan],
     *,
     rounds: int = ROUNDS,
+    least: int = 1,
     opened: Mapping[str, Trial] | None = None,
     done: Callable[[], object] = lambda: None,
 ) -> dict[str, tuple[float, ...]]:
     """Return {name: seconds of a step in each turn} of plans that take turns.
 
-    After a time limit, the complete rounds count if there are at least two; otherwise the result is {}.
+    After a time limit, the complete rounds count if there are enough; otherwise the result is {}.
 
     Args:
       build: builds a training step in TensorFlow's default graph, a new one each time, and returns its mtf.Graph.
       cluster: where the devices are.
       candidates: {name: the plan}; the first one begins, then the fastest by prediction.
       rounds: of turns. If the winner is not clear then, there are at most twice as many.
+      least: rounds that are enough.
       opened: {name: a trial that runs already}.
       done: called after each round.
     """
@@ -61,7 +62,7 @@ def race(
                 if number < rounds:
                     done()
     complete = min((len(times) for times in turns.values()), default=0)
-    if complete < min(LEAST_ROUNDS, rounds):
+    if complete < least:
         return {}
     return {name: tuple(times[:complete]) for name, times in turns.items()}
 
@@ -76,11 +77,13 @@ def _turn(trial: Trial, *, first: bool) -> float:
     return statistics.fmean(steps)
 
 
-def race_seconds(plans: Mapping[str, Plan], opened: Mapping[str, object], build_seconds: float) -> float:
-    """Estimate the seconds of a race of the fewest rounds."""
+def race_seconds(
+    plans: Mapping[str, Plan], opened: Mapping[str, object], build_seconds: float, least: int = 1
+) -> float:
+    """Estimate the seconds of a race of the fewest rounds, of which the first one takes twice as long."""
     turn = math.fsum(max(plan.seconds, 2 * _TURN_SECONDS) for plan in plans.values())
     steps = math.fsum(plan.seconds for name, plan in plans.items() if name not in opened)
-    return build_seconds * len(set(plans) - set(opened)) + 2 * steps + LEAST_ROUNDS * turn
+    return build_seconds * len(set(plans) - set(opened)) + steps + (least + 1) * turn
 
 
 def winner(trials: Mapping[str, Sequence[float]], predicted: Mapping[str, float]) -> str:
