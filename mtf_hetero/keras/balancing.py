@@ -1,6 +1,7 @@
 """Other shares for a training by Keras's loop: an Estimator's measurements and decisions, around Keras's steps."""
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Mapping
 from typing import TypeVar
@@ -8,7 +9,7 @@ from typing import TypeVar
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero.estimator.load import DeviceLoad
 from mtf_hetero.estimator.pace import MeasuringPace, Pace
-from mtf_hetero.estimator.rebalance import Proposal
+from mtf_hetero.estimator.rebalance import Proposal, go_back
 from mtf_hetero.estimator.rebalance_hook import RebalanceHook
 from mtf_hetero.importer.session import Trace
 from mtf_hetero.placement import Placement
@@ -44,6 +45,9 @@ class Balancing:
         self._resizer: Resizer | None = None
         self._load = DeviceLoad(placed.devices, placed.cluster.workers)
         options = {"total_steps": steps, "seconds": seconds, "pause_seconds": pause_seconds}
+        back = placed.fallback
+        if back is not None and back.plan is not None:
+            options["fallback"] = functools.partial(go_back, back, back.devices[0], back.plan.seconds)
         self._hook = RebalanceHook(self._load, self._propose, self._decide, **options)
         self._begin_session()
 

@@ -59,6 +59,16 @@ class Placement:
         """Return the figures of the devices if they were measured on the step; None: they were not."""
         return self.choice.machines if self.choice is not None and self.choice.is_measured else None
 
+    @property
+    def fallback(self) -> "Placement | None":
+        """Return the fastest device alone, if the planner chose a split that was not tried; else None."""
+        plan = None if self.choice is None else self.choice.fallback
+        return (
+            None
+            if plan is None
+            else dataclasses.replace(_place_plan(self.cluster, plan, plan.devices), choice=self.choice)
+        )
+
     def resizer(self, build: Callable[[], mtf.Graph], machines: Machines | None) -> Resizer:
         """Return what finds other shares for the step, given figures of its devices if there are some."""
         with tf.Graph().as_default():

@@ -58,6 +58,12 @@ class Choice:
         return any(machine.factors for machine in self.machines.devices)
 
     @property
+    def fallback(self) -> Plan | None:
+        """Return the fastest device alone, if the chosen split was not tried; else None."""
+        is_split = len(self.plan.devices) > 1
+        return self.candidates.get(ALONE) if is_split and not self.trials else None
+
+    @property
     def allows_any_layout(self) -> bool:
         """Return whether any other layout may take its place, predicted with its figures of the devices."""
         return self.is_measured and self.names is None
