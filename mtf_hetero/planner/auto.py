@@ -225,7 +225,7 @@ class _Search:
         return machines.with_memory(self.memory_bytes)
 
     def _raced(self, candidates: Mapping[str, Plan], machines: Machines, trial: Trial, figure: Figure) -> Choice:
-        """Return the candidate that wins its trials, of those for which there is time."""
+        """Return the candidate with the least expected time, of those for which there is time."""
         opened, first = {ALONE: trial}, None
         if ALONE in candidates and candidates[ALONE].devices != trial.devices:
             first = _alone(self.build, self._graph, machines, trial.devices[0], "")
