@@ -108,7 +108,8 @@ def describe_choice(found: Choice) -> str:
     if not found.trials:
         return f"{text}{predicted} faster than {shorten(alone.devices[0])} alone{reason}"
     ratio = _measured_ratio(found, ALONE, found.name)
-    return f"{text}{ratio:.2f}x faster than {shorten(alone.devices[0])} alone ({predicted}){reason}"
+    word = "faster than" if ratio >= 1.0 else "as fast as"  # in the trials; the prediction counts for the choice, too
+    return f"{text}{ratio:.2f}x {word} {shorten(alone.devices[0])} alone ({predicted}){reason}"
 
 
 def _compare_split(found: Choice) -> str:

@@ -329,6 +329,12 @@ TRIALS = {"alone": (1.0, 1.2, 1.1), "plan": (1.0, 1.1, 0.9)}
             "Layout: batch 22+6+4 of 32 on a, b, c; 1.10x faster than a alone (predicted 1.25x)",
         ),
         (
+            choice.Choice(
+                "plan", {"alone": make_plan(1.0), "plan": SPLIT}, MACHINES, {"alone": (1.0,), "plan": (1.05,)}
+            ),
+            "Layout: batch 22+6+4 of 32 on a, b, c; 0.95x as fast as a alone (predicted 1.25x)",
+        ),
+        (
             choice.Choice("alone", {"alone": make_plan(1.0)}, MACHINES, {"alone": (1.0, 1.0)}),
             "Layout: a alone",
         ),
