@@ -297,7 +297,7 @@ def _with_alone_factor(
     """
     (machine,) = (machine for machine in machines if machine.name == fastest)
     predicted = 1.0 / speeds(graph, Machines((machine,)))[0]
-    factor = measured / predicted if measured > 0 and predicted else 1.0
+    factor = min(measured / predicted, 1.0) if measured > 0 and predicted else 1.0  # slower alone: a noisy measurement
     neighbours = _neighbours(cluster, fastest)
     return [dataclasses.replace(m, alone_factor=factor) if m.name in neighbours else m for m in machines]
 

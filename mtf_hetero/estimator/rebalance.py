@@ -11,8 +11,11 @@ import statistics
 from collections.abc import Mapping
 from typing import Generic, TypeVar
 
+from mtf_hetero._support.units import seconds_text
+from mtf_hetero.cluster.devices import shorten
+
 _Place = TypeVar("_Place")
-_FIRST = 8  # samples that say what is usual
+FIRST = 8  # samples that say what is usual
 _WINDOWS = (5, 20)  # last samples, whose median is looked at: few for a large change, many for a small one
 _SURE = 5.0  # standard errors of a median, which noise does not reach in a training of days
 _SURE_GAIN = 1.5  # standard errors of a median, which a correction must gain
@@ -33,11 +36,19 @@ class Proposal(Generic[_Place]):
       place: that has them.
       step: the predicted seconds of a step there over those here.
       slowness: {device: for how much longer it is busy with the same work than at the beginning}.
+      why: the reason; "": the slowness.
     """
 
     place: _Place
     step: float
     slowness: Mapping[str, float]
+    why: str = ""
+
+
+def go_back(place: _Place, device: str, seconds: float, step_seconds: float) -> Proposal[_Place]:
+    """Return the proposal to continue on one device, whose step is predicted, after some steps of a split."""
+    why = f"a step takes {seconds_text(step_seconds)}, on {shorten(device)} alone {seconds_text(seconds)}"
+    return Proposal(place, seconds / step_seconds, {}, why)
 
 
 class Balance:
@@ -94,7 +105,7 @@ class Balance:
         if now < self._not_before:
             return None
         if not self._usual:
-            return self._begin() if len(self._rows) >= _FIRST else None
+            return self._begin() if len(self._rows) >= FIRST else None
         for count in _WINDOWS:
             if len(self._rows) > count and (found := self._changed(count)):
                 self._least_gain = _LEAST_GAIN
@@ -130,9 +141,9 @@ class Balance:
 
     def _begin(self) -> Mapping[str, float] | None:
         """Note what is usual at this place; return it if it corrects a switch."""
-        found = self._set_usual(_FIRST)
+        found = self._set_usual(FIRST)
         self.first = self.first or found
-        error = _MEDIAN_ERROR * max(map(self._noise, found)) / math.sqrt(_FIRST)
+        error = _MEDIAN_ERROR * max(map(self._noise, found)) / math.sqrt(FIRST)
         self._least_gain = max(_LEAST_GAIN, _SURE_GAIN * error)
         corrects, self._corrects = self._corrects, False
         return found if corrects else None

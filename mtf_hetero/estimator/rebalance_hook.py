@@ -3,6 +3,7 @@
 import concurrent.futures
 import functools
 import math
+import statistics
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
@@ -11,7 +12,7 @@ from mtf_hetero._compat import tf
 from mtf_hetero._support import threads
 from mtf_hetero.cluster.devices import shorten
 from mtf_hetero.estimator.load import DeviceLoad, Sample
-from mtf_hetero.estimator.rebalance import Balance, Proposal
+from mtf_hetero.estimator.rebalance import FIRST, Balance, Proposal
 
 _Place = TypeVar("_Place")
 _Result = TypeVar("_Result")
@@ -26,6 +27,8 @@ class RebalanceHook(tf.train.SessionRunHook, Generic[_Place]):
         Proposal. It is called in a thread, while training goes on. A ValueError or a NotImplementedError says that
         there are no other sizes.
       switch: called with an accepted Proposal and the reason. It calls Elastic.move.
+      fallback: from the seconds of a step at the first place to a Proposal, for a layout that was not tried. It is
+        called once, in a thread. None: the layout was tried.
       prepare: called before with the place, in a thread, while training goes on. It calls Estimator.prepare. None:
         nothing is prepared.
       total_steps: the global step at which training ends; None: none is known.
@@ -43,6 +46,7 @@ class RebalanceHook(tf.train.SessionRunHook, Generic[_Place]):
         propose: Callable[[Mapping[str, float], Mapping[str, float]], Proposal[_Place]],
         switch: Callable[[Proposal[_Place], str], object],
         *,
+        fallback: Callable[[float], Proposal[_Place]] | None = None,
         prepare: Callable[[_Place], object] | None = None,
         total_steps: int | None = None,
         seconds: float = 0.0,
@@ -50,7 +54,8 @@ class RebalanceHook(tf.train.SessionRunHook, Generic[_Place]):
     ) -> None:
         self._first_pause_seconds = pause_seconds
         self._load, self._propose, self._switch, self._prepare = load, propose, switch, prepare
-        self._total_steps, self._seconds = total_steps, seconds
+        self._total_steps, self._seconds, self._fallback = total_steps, seconds, fallback
+        self._first_steps: list[float] = []  # their seconds
         load.listeners.append(self._add)
         self.restart()
 
@@ -91,8 +96,15 @@ class RebalanceHook(tf.train.SessionRunHook, Generic[_Place]):
         self._pending, self._then = threads.begin(work, "rebalance"), then
 
     def _add(self, sample: Sample) -> None:
-        if self._pending is not None:
+        if self._pending is not None or len(sample.busy_seconds) < 2:
             return
+        if self._fallback is not None:
+            self._first_steps.append(sample.step_seconds)
+            if len(self._first_steps) == FIRST:
+                self._step_seconds = statistics.median(self._first_steps)
+                self._begin(functools.partial(self._fallback, self._step_seconds), self._decide)
+                self._fallback = None
+                return
         busy = self._balance.add(time.monotonic(), sample.busy_seconds)
         if busy is not None:
             self._step_seconds = sample.step_seconds
@@ -103,12 +115,15 @@ class RebalanceHook(tf.train.SessionRunHook, Generic[_Place]):
         now = time.monotonic()
         if not self._balance.accepts(proposal, now, step_seconds=self._step_seconds, steps=steps):
             return
-        slowness = proposal.slowness
-        changed = max(slowness, key=lambda device: abs(math.log(slowness[device])))
-        why = f"{shorten(changed)} is {slowness[changed]:.2f}x as slow as at the beginning"
+        why = proposal.why or _describe_slowness(proposal.slowness)
         why = f"{why}, and a step is predicted to take {1 - proposal.step:.0%} less"
         if self._prepare is None:
             self._switch(proposal, why)
         else:
             prepare = functools.partial(self._prepare, proposal.place)
             self._begin(prepare, lambda _: self._switch(proposal, why))
+
+
+def _describe_slowness(slowness: Mapping[str, float]) -> str:
+    changed = max(slowness, key=lambda device: abs(math.log(slowness[device])))
+    return f"{shorten(changed)} is {slowness[changed]:.2f}x as slow as at the beginning"

@@ -24,6 +24,7 @@ from mtf_hetero.importer.step import Step
 from mtf_hetero.importer.tracing import Traced
 from mtf_hetero.importer.verifying import Verification
 from mtf_hetero.layout import Layout
+from mtf_hetero.placement.placing import sizes_on_devices
 
 _LOSS = "a step; the tf.Variables have the values of the last pull"
 
@@ -80,6 +81,7 @@ class Divided:
         self._present: set[str] = set()  # the variables of the session
         self._known: dict[str, np.ndarray] = {}  # values that both sides have
         self._is_open = True
+        self._sizes: tuple[placement.Placement, dict[str, dict[str, int]]] | None = None
         self._begin(inputs)
         self._open_first(inputs)
         self._stack.callback(self._session.close)
@@ -265,6 +267,15 @@ class Divided:
         """The layout: mesh shape, rules and sizes."""
         assert self._session.placement is not None
         return self._session.placement.layout
+
+    @property
+    def sizes(self) -> dict[str, dict[str, int]]:
+        """The sizes of all dimensions that are split: {dimension: {device: its size}}."""
+        placed = self._session.placement
+        assert placed is not None
+        if self._sizes is None or self._sizes[0] is not placed:
+            self._sizes = placed, sizes_on_devices(self.graph, placed.layout, placed.devices)
+        return self._sizes[1]
 
     @property
     def step(self) -> Step:

@@ -22,7 +22,7 @@ def function(
     layout: LayoutLike = "auto",
     list_speed: SpeedLike = None,
     measure_seconds: float | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
     steps: int | None = None,
     verify: Verify = AUTO,
 ) -> Divided:
@@ -42,8 +42,9 @@ def function(
       layout: "auto": planned for the devices as they are measured; "batch", "filters" or another name of
         mtf_hetero.layouts; rules such as "dense/kernel/1:all"; a Layout; a Plan, or the path of one, "plan.json".
       list_speed: of a named layout or rules, one number per device; None: they are alike; "auto": measured.
-      measure_seconds: that "auto" may take before the first step; None: 30.
-      progress: whether to show how "auto" gets on, and to print what it chose.
+      measure_seconds: that "auto" may take before the first step; None: 30, or 2 % of `steps`, up to 120.
+      progress: whether to show how "auto" gets on, and to print the choice and the check of the first step. None: only
+        the choice is printed.
       steps: number of steps to come, for "auto", which measures nothing if they are few; None: many.
       verify: whether the first step of each kind of inputs is compared with TensorFlow's own, on this host. "auto": if
         that costs less than 5 % of the steps to come, or 5 seconds.
@@ -74,14 +75,14 @@ def function(
     traced.program(inputs)  # what cannot be followed is an error before a worker is claimed
     with contextlib.ExitStack() as stack:
         stack.enter_context(WorkerClaim(cluster.workers_in_use))
-        search = placement.Search(steps, progress=progress)
+        search = placement.Search(steps, progress=bool(progress))
 
         def place(build: Callable[[], mtf.Graph], graph: mtf.Graph) -> placement.Placement:
             placed = placement.place(request, cluster, build, graph=graph, search=search)
-            placed.report(announces=progress)
+            placed.report(announces=progress is not False)
             return placed
 
-        verification = Verification(verify, steps, announces=progress)
+        verification = Verification(verify, steps, announces=bool(progress))
         divided = Divided(traced, place, inputs, verification=verification)
         divided.on_close(stack.pop_all().close)
         return divided

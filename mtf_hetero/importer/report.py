@@ -48,14 +48,15 @@ class Undivided:
     unjoined: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def __str__(self) -> str:
-        lines = [f"replicated on every device: {self.share:.1%} of the FLOPs"]
-        shown = [entry for entry in self.entries if entry.share >= _LEAST][:_SHOWN]
-        for entry in shown:
+        large = [entry for entry in self.entries if entry.share >= _LEAST]
+        share = f"{self.share:.1%}" if self.share >= _LEAST else f"less than {_LEAST:.2%}"
+        lines = [f"replicated on every device: {share} of the FLOPs" if self.entries else "no operation is replicated"]
+        for entry in large[:_SHOWN]:
             why = "" if entry.has_rule else ", which no layout splits"
             times = f" x {entry.count}" if entry.count > 1 else ""
             lines.append(f"  {entry.share:6.1%}  {entry.kind}{times}  {entry.line}{why}")
-        if len(self.entries) > len(shown):
-            lines.append(f"  and {len(self.entries) - len(shown)} more")
+        if len(large) > _SHOWN:
+            lines.append(f"  and {len(large) - _SHOWN} more")
         for line, count in self.unjoined.items():
             times = f" x {count}" if count > 1 else ""
             lines.append(f"  slow, for its pattern is not recognized: batch norm or moments{times}  {line}")

@@ -1,6 +1,7 @@
 """Other shares for a training by Keras's loop: an Estimator's measurements and decisions, around Keras's steps."""
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Mapping
 from typing import TypeVar
@@ -8,7 +9,7 @@ from typing import TypeVar
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero.estimator.load import DeviceLoad
 from mtf_hetero.estimator.pace import MeasuringPace, Pace
-from mtf_hetero.estimator.rebalance import Proposal
+from mtf_hetero.estimator.rebalance import Proposal, go_back
 from mtf_hetero.estimator.rebalance_hook import RebalanceHook
 from mtf_hetero.importer.session import Trace
 from mtf_hetero.placement import Placement
@@ -44,6 +45,9 @@ class Balancing:
         self._resizer: Resizer | None = None
         self._load = DeviceLoad(placed.devices, placed.cluster.workers)
         options = {"total_steps": steps, "seconds": seconds, "pause_seconds": pause_seconds}
+        back = placed.fallback
+        if back is not None and back.plan is not None:
+            options["fallback"] = functools.partial(go_back, back, back.devices[0], back.plan.seconds)
         self._hook = RebalanceHook(self._load, self._propose, self._decide, **options)
         self._begin_session()
 
@@ -67,6 +71,18 @@ class Balancing:
     def end_switch(self, seconds: float) -> None:
         """Note how long a change of the place has paused the training."""
         self._hook.end_switch(seconds)
+
+    def describe_speed(self, examples: float) -> str:
+        """Return examples per second and the busy share of each device, in one line; "" before the second step.
+
+        Args:
+          examples: in a batch, on average.
+        """
+        if self._steps < 2 or not self._pace.steps_per_second:
+            return ""
+        speed = self._pace.steps_per_second * examples
+        busy = ", ".join(f"{device} {share:.0%}" for device, share in self._load.shares().items())
+        return f"Speed: {speed:,.{0 if speed >= 100 else 1}f} examples/s{f'; busy: {busy}' if busy else ''}"
 
     def skip(self) -> None:
         """Note that the devices do other work than training steps."""

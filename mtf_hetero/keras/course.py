@@ -94,7 +94,7 @@ class Course:
         self._proposed_gain = 0.0
         self._gain: float | None = None  # of the last change, if it was one of the shares
         self._lost = dict(lost)
-        self._steps = 0
+        self._steps = self._examples = 0
         self._inputs: Sequence[object] = inputs  # of the last step
         self._since: list[tuple[Sequence[object], _Values]] = []  # steps since the copy: inputs, hosted variables
         self._elastic = self._made_elastic()
@@ -126,6 +126,10 @@ class Course:
         if self._balancing is not None:
             self._divided.session.pause_seconds = self._balancing.pause_seconds
 
+    def describe_speed(self) -> str:
+        """Return how fast the last steps were and how busy the devices, in one line; "" if it was not measured."""
+        return "" if self._balancing is None else self._balancing.describe_speed(self._examples / max(self._steps, 1))
+
     @property
     def _placement(self) -> Placement:
         placed = self._divided.session.placement
@@ -152,7 +156,7 @@ class Course:
     def _end_step(self, inputs: Sequence[object], hosted: _Values) -> None:
         """Note a step that has changed variables, given the hosted ones before it."""
         self._elastic.end_step(self._steps)
-        self._steps += 1
+        self._steps, self._examples = self._steps + 1, self._examples + _count_examples(inputs)
         if not self._outlives:
             return
         self._since.append((inputs, hosted))
@@ -292,6 +296,12 @@ def _absent(lost: Mapping[int, str], placed: Placement) -> dict[int, str]:
 def _assign(values: _Values) -> None:
     for variable, value in values:
         variable.assign(value)
+
+
+def _count_examples(inputs: Sequence[object]) -> int:
+    """Return the number of examples in a batch."""
+    leaves = tf.nest.flatten(inputs, expand_composites=True)
+    return next((x.shape[0] for x in leaves if isinstance(x, tf.Tensor) and x.shape.rank), 0)
 
 
 def _bytes(inputs: Sequence[object]) -> int:

@@ -3,10 +3,11 @@
 import contextlib
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from mtf_hetero import placement
 from mtf_hetero._compat import mtf
+from mtf_hetero._support import extras
 from mtf_hetero.cluster import WorkerClaim
 from mtf_hetero.estimator.config import check_number
 from mtf_hetero.importer.verifying import Verification, Verify, check_verify
@@ -67,7 +68,8 @@ def fit(
         mtf_hetero.layouts; rules such as "conv2d/kernel/3:all"; a Layout; a Plan, or the path of one, "plan.json".
       list_speed: of a named layout or rules, one number per device, [70, 25, 5] or "70,25,5"; None: they are alike;
         "auto": measured, divided as is fastest, and left to one device where that is faster still.
-      measure_seconds: that "auto" may take to measure, plan and try before the first step; None: 30.
+      measure_seconds: that "auto" may take to measure, plan and try before the first step; None: 30, or 2 % of a
+        long training, up to 120.
       wait_for_workers: seconds that training waits for a lost worker. It then continues without it, from a copy of the
         state in this process. "forever": it waits on; False: the loss of a worker is an error.
       min_workers: training waits on for lost workers if fewer than these are left.
@@ -81,7 +83,8 @@ def fit(
         validation_freq, validation_steps, validation_batch_size, initial_epoch, steps_per_epoch.
 
     Returns:
-      keras.callbacks.History. Its attribute `changes` has a dict for each change of the shares, and of the workers.
+      keras.callbacks.History. Its attribute `layout` is {dimension: {device: size}} of all dimensions that are split at
+        the end. Its attribute `changes` has a dict for each change of the shares, and of the workers.
 
     Raises:
       ValueError: arguments that do not fit together, in one line.
@@ -99,9 +102,11 @@ def fit(
     policy = _policy(wait_for_workers, min_workers, rebalance)
     x, y, options["sample_weight"] = _unpacked(x, y, options.get("sample_weight"))
     options |= {"epochs": epochs, "batch_size": batch_size}
-    with _running(model, x, request, callbacks, options, "train", "test", policy=policy, verify=verify) as callbacks:
-        history = model.fit(x, y, validation_data=validation_data, callbacks=callbacks, **options)
-    history.changes = policy.log
+    with _running(model, x, request, callbacks, options, "train", "test", policy=policy, verify=verify) as running:
+        history = model.fit(x, y, validation_data=validation_data, callbacks=running.callbacks, **options)
+    history.changes, history.layout = policy.log, running.loop.sizes
+    if running.announces and (speed := running.loop.describe_speed()):
+        extras.write_above_bars(speed)
     return history
 
 
@@ -140,8 +145,8 @@ def evaluate(
     check_runs(model, "test")
     x, y, options["sample_weight"] = _unpacked(x, y, options.get("sample_weight"))
     options["batch_size"] = batch_size
-    with _running(model, x, request, callbacks, options, "test", verify=verify) as callbacks:
-        return model.evaluate(x, y, callbacks=callbacks, **options)
+    with _running(model, x, request, callbacks, options, "test", verify=verify) as running:
+        return model.evaluate(x, y, callbacks=running.callbacks, **options)
 
 
 def predict(
@@ -179,8 +184,8 @@ def predict(
     if x is None:
         raise ValueError("x is None; give the data, as for model.predict")
     options["batch_size"] = batch_size
-    with _running(model, x, request, callbacks, options, "predict", verify=verify) as callbacks:
-        return model.predict(x, callbacks=callbacks, **options)
+    with _running(model, x, request, callbacks, options, "predict", verify=verify) as running:
+        return model.predict(x, callbacks=running.callbacks, **options)
 
 
 def _policy(wait_for_workers: float | str | bool, min_workers: int, rebalance: float | str) -> Policy:
@@ -223,6 +228,20 @@ def _unpacked(x: object, y: object, sample_weight: object) -> tuple[object, obje
     return x, y, sample_weight if weights is None else weights
 
 
+class _Running(NamedTuple):
+    """Keras's loop while it takes its steps on devices.
+
+    Attributes:
+      callbacks: for it.
+      loop: takes the steps.
+      announces: whether lines for the user are printed.
+    """
+
+    callbacks: Callbacks
+    loop: Loop
+    announces: bool
+
+
 @contextlib.contextmanager
 def _running(
     model: keras.Model,
@@ -233,8 +252,8 @@ def _running(
     *kinds: str,
     policy: Policy | None = None,
     verify: Verify = AUTO,
-) -> Iterator[Callbacks]:
-    """Have Keras's loop take its steps on devices; gives the callbacks for it.
+) -> Iterator[_Running]:
+    """Have Keras's loop take its steps on devices; gives the callbacks for it, and what it then tells.
 
     Args:
       model: the keras.Model.
@@ -281,4 +300,4 @@ def _running(
         around = loop.before_callbacks, loop.after_callbacks
         callbacks = stack.enter_context(callbacks_lib.surrounded(callbacks, *around))
         with loop.in_place_of_keras(*kinds):
-            yield callbacks
+            yield _Running(callbacks, loop, announces)

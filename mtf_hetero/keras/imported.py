@@ -231,6 +231,15 @@ class Imported:
             self._course.take_changed()
         self._note_scalars()
 
+    @property
+    def sizes(self) -> dict[str, dict[str, int]]:
+        """Return {dimension: {device: its size}} of the dimensions that are split at present."""
+        return self._divided.sizes
+
+    def describe_speed(self) -> str:
+        """Return how fast the last steps were and how busy the devices, in one line; "" if it was not measured."""
+        return "" if self._course is None else self._course.describe_speed()
+
     def forget_steps(self) -> None:
         """Set the scalars of the optimizer, the number of steps among them, to those of when the weights were given."""
         for variable, value in self._given:

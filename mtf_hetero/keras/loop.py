@@ -139,6 +139,15 @@ class Loop:
         self._in_callbacks = False
         self.take_changed()
 
+    @property
+    def sizes(self) -> dict[str, dict[str, int]]:
+        """Return {dimension: {device: its size}} of the dimensions that are split at present."""
+        return {} if self._steps is None else self._steps.sizes
+
+    def describe_speed(self) -> str:
+        """Return how fast the last steps were and how busy the devices, in one line; "" if it was not measured."""
+        return "" if self._steps is None else self._steps.describe_speed()
+
     def take_changed(self) -> None:
         """Take over what was changed in the model since it was given its weights."""
         if self._steps is not None:

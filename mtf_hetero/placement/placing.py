@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support import extras
 from mtf_hetero.cluster import Cluster
-from mtf_hetero.cluster.devices import Device
+from mtf_hetero.cluster.devices import Device, shorten
 from mtf_hetero.cluster.watch import run_watched
 from mtf_hetero.cost.hardware import cache_directory
 from mtf_hetero.cost.machines import Machines
@@ -58,6 +58,16 @@ class Placement:
     def measured_machines(self) -> Machines | None:
         """Return the figures of the devices if they were measured on the step; None: they were not."""
         return self.choice.machines if self.choice is not None and self.choice.is_measured else None
+
+    @property
+    def fallback(self) -> "Placement | None":
+        """Return the fastest device alone, if the planner chose a split that was not tried; else None."""
+        plan = None if self.choice is None else self.choice.fallback
+        return (
+            None
+            if plan is None
+            else dataclasses.replace(_place_plan(self.cluster, plan, plan.devices), choice=self.choice)
+        )
 
     def resizer(self, build: Callable[[], mtf.Graph], machines: Machines | None) -> Resizer:
         """Return what finds other shares for the step, given figures of its devices if there are some."""
@@ -298,6 +308,17 @@ def split_dims(graph: mtf.Graph, layout: Layout) -> tuple[tuple[str, int], ...]:
     """Return the dimensions of a graph that a layout splits, as (name, size)."""
     dims = [mtf.Dimension(name, size) for name, sizes in dimension_sizes(graph.operations).items() for size in sizes]
     return tuple((dim.name, dim.size) for dim in dims if layout.axis_of(dim) is not None)
+
+
+def sizes_on_devices(graph: mtf.Graph, layout: Layout, devices: Sequence[str]) -> dict[str, dict[str, int]]:
+    """Return {dimension: {device: its size}} of the dimensions of a graph that a layout splits."""
+    found = {}
+    for name, total in split_dims(graph, layout):
+        axis, sizes = layout.axis_of(name), layout.split(name, total)
+        assert axis is not None
+        places = (layout.coordinates(pnum)[axis] for pnum in range(len(devices)))
+        found[name] = {shorten(device): sizes[place] for device, place in zip(devices, places, strict=True)}
+    return found
 
 
 def shown_sizes(graph: mtf.Graph, layout: Layout) -> dict[str, list[int]]:

@@ -43,7 +43,7 @@ class Request:
       port: of this process, to which workers connect; None: any free one.
       local_cluster: cores of each worker to start on this machine, "1.0,0.5"; None: none is started.
       memory_limit: gigabytes that each device may use, "16,8,8"; None: what TensorFlow reports.
-      measure_seconds: time limit for measuring, planning and trials; None: 30.
+      measure_seconds: time limit for measuring, planning and trials; None: as of `auto.choose`.
       dense_shares: of the hybrid recipe, "2,1"; None: as `list_speed`.
       are_flags: whether the user gave these as flags of a program, so that an error names "--layout".
 

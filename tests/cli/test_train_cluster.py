@@ -129,7 +129,7 @@ def test_a_layout_that_is_found(asked, small, workers, tmp_path, capfd, monkeypa
     options = ON_WORKERS | asked | {"workers": ",".join(workers.addresses[:2]), "measure_seconds": 0.1}
     assert run(**options, memory_limit="4,4", model_dir=tmp_path / "model") == 0
     out = capfd.readouterr().out
-    assert re.search(r"^Layout: .* \(chosen in \d+ s\)$", out, re.MULTILINE)
+    assert re.search(r"^Layout: .*; chosen in \d+ s$", out, re.MULTILINE)
     assert "test accuracy" in out
     planned = plan_lib.load(tmp_path / "model" / "plan.json")
     assert f"mesh {planned.layout.mesh_text} on {', '.join(map(shorten, planned.devices))}" in out

@@ -1,6 +1,7 @@
 """Shares that follow measured speeds: the decisions, on simulated series without a clock."""
 
 import concurrent.futures
+import functools
 import random
 import types
 
@@ -8,7 +9,7 @@ import pytest
 
 from mtf_hetero.estimator import rebalance_hook
 from mtf_hetero.estimator.load import Sample
-from mtf_hetero.estimator.rebalance import Balance, Proposal
+from mtf_hetero.estimator.rebalance import Balance, Proposal, go_back
 from mtf_hetero.estimator.rebalance_hook import RebalanceHook
 
 DEVICES = ("worker:0/cpu:0", "worker:1/cpu:0")
@@ -131,6 +132,30 @@ def test_a_change_that_comes_and_goes_is_followed_as_rarely_as_asked():
 def test_a_switch_that_does_not_pay_is_left():
     assert Training(lambda step: (1, 3 if step >= 100 else 1), steps=110, pause=60.0).run().switches == []
     assert Training(lambda step: (1, 1.08 if step >= 100 else 1)).run().switches == []
+
+
+@pytest.mark.parametrize(("alone", "goes_back"), [(0.9, True), (0.98, False), (1.5, False)])
+def test_a_layout_that_was_not_tried_is_left_if_it_is_slower_than_one_device(monkeypatch, alone, goes_back):
+    """Once, after the first samples: a step takes a second, but for the first two."""
+    calls, load = [], types.SimpleNamespace(listeners=[], step=50)
+
+    def begin(work, name):
+        future = concurrent.futures.Future()
+        future.set_result(work())
+        return future
+
+    monkeypatch.setattr(rebalance_hook.threads, "begin", begin)
+    fallback = functools.partial(go_back, "there", DEVICES[0], alone)
+    propose = functools.partial(pytest.fail, "no device has changed")
+    hook = RebalanceHook(load, propose, lambda proposal, why: calls.append((proposal.place, why)), fallback=fallback)
+    hook.begin()
+    for step in range(30):
+        load.listeners[0](Sample(step, 1.7 if step < 2 else 1.0, dict.fromkeys(DEVICES, 0.5)))
+        hook.after_run(None, None)
+        assert len(calls) == (goes_back and step >= 7)
+    if goes_back:
+        why = "a step takes 1.00 s, on worker:0/cpu:0 alone 900 ms, and a step is predicted to take 10% less"
+        assert calls == [("there", why)]
 
 
 @pytest.mark.parametrize("error", [None, ValueError("no memory")])

@@ -266,6 +266,14 @@ def test_refusals(name):
     assert re.fullmatch(message.replace("HERE", here), str(caught.value))  # of one line
 
 
+@pytest.mark.parametrize(("progress", "is_printed"), [(None, True), (True, True), (False, False)])
+def test_the_chosen_layout_is_printed(progress, is_printed, capsys):
+    _, step = simple()
+    with mtf_hetero.function(step, INPUTS[0], devices=["cpu:0", "cpu:1"], progress=progress):
+        printed = capsys.readouterr().out
+    assert ("Layout: cpu:0 alone; there is no other device; chosen in " in printed) == is_printed
+
+
 class TestReport:
     @pytest.mark.user_lines
     def test_it_names_operations_and_lines(self):
@@ -285,6 +293,18 @@ class TestReport:
         entries = [report.Entry("Diag", f"model.py:{line}", 1, 0.05, has_rule=True) for line in range(11)]
         lines = str(report.Undivided(tuple(entries), 0.55)).splitlines()
         assert len(lines) == 10 and lines[-1] == "  and 3 more"
+
+    @pytest.mark.parametrize(
+        ("shares", "text"),
+        [
+            ((), "no operation is replicated"),
+            ((0.0,) * 21, "replicated on every device: less than 0.05% of the FLOPs"),
+            ((0.0002, 0.0004), "replicated on every device: 0.1% of the FLOPs"),
+        ],
+    )
+    def test_negligible_shares_are_not_listed(self, shares, text):
+        entries = tuple(report.Entry("Sub", f"model.py:{n}", 1, share, has_rule=True) for n, share in enumerate(shares))
+        assert str(report.Undivided(entries, sum(shares))) == text
 
     def test_what_is_divided_is_not_in_it(self):
         _, step = simple()

@@ -15,12 +15,16 @@ from keras_oracle import floatx
 from tiers import on_workers
 
 import mtf_hetero.keras
-from mtf_hetero import tf
+from mtf_hetero import Layout, tf
 from mtf_hetero.cluster import LocalCluster
 from mtf_hetero.cost import trace
+from mtf_hetero.cost.machines import Machine, Machines
 from mtf_hetero.estimator import pace, rebalance_hook
 from mtf_hetero.keras import fitting
+from mtf_hetero.placement import placing
 from mtf_hetero.planner import resizing
+from mtf_hetero.planner.choice import Choice
+from mtf_hetero.planner.plan import Plan
 
 OPTIONS = {"epochs": 5, "batch_size": 8, "shuffle": False, "verbose": 0}
 CUT = 8  # measurements, after which the first device is slower
@@ -72,6 +76,31 @@ def test_a_device_that_becomes_slower_gets_a_smaller_share(monkeypatch):
     (line,) = (line for line in lines if "training continues" in line)
     assert line.startswith(f"{change['why']}: training continues from step {change['step']} (memory) after ")
     assert line.endswith(f" s, with batch {', '.join(map(str, change['sizes']['batch']))}")
+
+
+def make_plan(seconds, *devices):
+    layout = Layout([("all", len(devices))], [("batch", "all")] if devices[1:] else ())
+    return Plan(devices, layout, seconds, ("cpu:0", 1.0), 0.0, (), (0,) * len(devices), {})
+
+
+@pytest.mark.usefixtures("simulated")
+@pytest.mark.parametrize("is_tried", [False, True])
+def test_a_split_that_was_not_tried_is_left_if_it_is_slower_than_one_device(monkeypatch, is_tried):
+    """Steps take 400 simulated seconds, and one device alone takes 1."""
+    plans = {"alone": make_plan(1.0, "cpu:0"), "plan": make_plan(0.5, "cpu:0", "cpu:1", "cpu:2")}
+    trials = {"plan": (0.5, 0.5)} if is_tried else {}
+    chosen = Choice("plan", plans, Machines((Machine("cpu:0", 1.0, 1.0),)), trials, lines=("Layout: a plan",))
+    monkeypatch.setattr(placing.auto, "choose", lambda *args, **options: chosen)
+    found = UNDISTURBED.check(devices=plans["plan"].devices, layout="auto")
+    if is_tried:
+        assert all("slow as" in change["why"] for change in found.changes)
+        return
+    (change,) = found.changes
+    assert change["why"].startswith(
+        "a step takes 400 s, on cpu:0 alone 1.00 s, and a step is predicted to take 100% less"
+    )
+    assert (change["devices_before"], change["devices"]) == ("cpu:0, cpu:1, cpu:2", "cpu:0")
+    assert (change["sizes"], found.layout) == ({}, {})
 
 
 @pytest.mark.full

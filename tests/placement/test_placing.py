@@ -84,11 +84,33 @@ def test_what_was_chosen_is_said(capsys):
     """It prints like Keras, and nothing if Keras is silent."""
     fit(verbose=2)
     out = capsys.readouterr().out
-    assert re.search(r"^Layout: cpu:0 alone; there is no other device \(chosen in \d+ s\)$", out, re.MULTILINE)
+    assert re.search(r"^Layout: cpu:0 alone; there is no other device; chosen in \d+ s$", out, re.MULTILINE)
     fit(verbose=0)
     assert "Layout" not in capsys.readouterr().out
     fit(verbose=2, layout="batch")
     assert "Layout" not in capsys.readouterr().out  # nothing was chosen
+
+
+def test_a_history_has_the_sizes_on_each_device():
+    rules = "batch:rows;hidden/kernel/1:columns"
+    four, sizes = ("cpu:0", "cpu:1", "cpu:2", "cpu:3"), {"batch": [5, 3], "hidden/kernel/1": [6, 2]}
+    assert fit(devices="cpu:0", layout="batch").layout == {}
+    assert fit(layout="batch", list_speed=[3, 1]).layout == {"batch": {"cpu:0": 6, "cpu:1": 2}}
+    of_mesh = fit(devices=four, layout=Layout("rows:2;columns:2", rules, sizes=sizes)).layout
+    assert of_mesh["batch"] == {"cpu:0": 5, "cpu:1": 5, "cpu:2": 3, "cpu:3": 3}
+    assert of_mesh["hidden/kernel/1"] == {"cpu:0": 6, "cpu:1": 2, "cpu:2": 6, "cpu:3": 2}
+
+
+@pytest.mark.parametrize(
+    ("options", "is_printed"),
+    [({}, True), ({"rebalance": "off"}, False), ({"verbose": 0}, False), ({"devices": "cpu:0"}, False)],
+)
+def test_the_end_of_a_training_tells_its_speed(options, is_printed, capsys):
+    """Rebalancing measures it; a device alone is not measured."""
+    fit(**{"verbose": 2, "layout": "batch", "epochs": 10, **options})
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Speed: ")]
+    assert len(lines) == is_printed
+    assert all(re.fullmatch(r"Speed: [\d,.]+ examples/s(; busy: cpu:0 \d+%, cpu:1 \d+%)?", line) for line in lines)
 
 
 @tiers.on_workers

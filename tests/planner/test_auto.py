@@ -1,4 +1,4 @@
-"""Layouts for the devices that are here: measured, planned, tried, and taken only where they win."""
+"""Layouts for the devices that are here: measured, planned, tried, and chosen by their times."""
 
 import dataclasses
 import functools
@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 import pytest
-from dense_steps import MACHINES, batch, build
+from dense_steps import LINKS, MACHINES, batch, build, step
 from tiers import on_workers
 
 from mtf_hetero import Layout, Lowering, UnevenMeshImpl, mtf, tf
@@ -128,14 +128,21 @@ def make_plan(devices, seconds, layout=None):
     [
         ({"alone": (1.0, 1.0, 1.0), "plan": (0.9, 0.9, 0.9)}, "plan"),
         ({"alone": (1.0, 1.0, 1.0), "plan": (0.9, 1.1, 1.1)}, "alone"),
-        ({"alone": (1.0, 1.2, 0.8), "plan": (0.95, 1.1, 0.75)}, "plan"),  # in each round
-        ({"alone": (1.0, 1.2, 0.8), "plan": (0.9, 0.9, 0.9)}, "alone"),  # no more than the spread
+        ({"alone": (1.0, 1.0, 1.0), "plan": (0.9, 0.9, 1.4)}, "plan"),  # one slow round
+        ({"alone": (1.0, 1.0, 1.0), "plan": (0.99, 0.99, 0.99)}, "alone"),  # too little to use more devices
         ({"alone": (1.0, 1.0, 1.0), "batch": (0.8, 0.8, 0.8), "plan": (0.9, 0.9, 0.9)}, "batch"),
         ({"batch": (0.8, 0.8, 0.8)}, "batch"),
     ],
 )
-def test_only_what_wins_by_more_than_the_spread_is_taken(times, expected):
-    assert trying.winner(times) == expected
+def test_the_least_expected_time_wins(times, expected):
+    predicted = {name: statistics.median(each) for name, each in times.items()}
+    assert trying.winner(times, predicted) == expected
+
+
+@pytest.mark.parametrize(("predicted", "expected"), [(0.9, "plan"), (1.1, "alone")])
+def test_of_two_rounds_the_prediction_is_a_third(predicted, expected):
+    times = {"alone": (1.0, 1.0), "plan": (0.9, 1.1)}
+    assert trying.winner(times, {"alone": 1.0, "plan": predicted}) == expected
 
 
 def test_logical_devices_of_one_cpu_are_one(monkeypatch):
@@ -151,6 +158,34 @@ def test_what_is_tried_is_the_fastest_alone_the_best_recipe_and_the_plan():
     assert candidates["alone"].devices == ("a",)
     for plan in candidates.values():
         assert plan.seconds >= candidates.get("plan", plan).seconds - 1e-12
+
+
+@pytest.mark.parametrize("factor", [0.9, 1.0, 1.5])
+def test_no_gain_is_predicted_beyond_the_sum_of_the_speeds(factor):
+    """Also if a measurement says that a device is slower while the others rest."""
+    devices = tuple(dataclasses.replace(machine, alone_factor=factor) for machine in MACHINES.devices)
+    machines = Machines(devices, LINKS["fast link"])
+
+    def build_large():
+        return step(batch=4096, inputs=256, units=(256, 256))[0]
+
+    candidates = auto._candidates(build_large, machines, {"batch": batch})
+    with tf.Graph().as_default():
+        speeds = calibration.speeds(build_large(), machines)
+    gains = [candidates["alone"].seconds / plan.seconds for plan in candidates.values()]
+    assert 1.0 < max(gains) <= math.fsum(speeds) / max(speeds) + 1e-9
+
+
+def test_a_device_is_not_slower_while_the_others_rest():
+    machine, cluster = Machine("cpu:0", 1e10, 1e9), Cluster.local(["cpu:0", "cpu:1"])
+    with tf.Graph().as_default():
+        graph = build()
+        seconds = 1.0 / calibration.speeds(graph, Machines((machine,)))[0]
+        factors = [
+            calibration._with_alone_factor([machine], cluster, "cpu:0", graph, times * seconds)[0].alone_factor
+            for times in (0.8, 1.3)
+        ]
+    assert factors == pytest.approx([0.8, 1.0])
 
 
 def _refused(graph, speeds):
@@ -198,7 +233,9 @@ def test_measured_planned_and_tried(workers, quick, tmp_path, monkeypatch):
     cluster = dataclasses.replace(workers.cluster, devices=workers.cluster.devices[:2])
     choice = auto.choose(build, cluster, {"batch": batch}, cache_dir=tmp_path)
     if choice.trials:
-        assert choice.name == trying.winner(choice.trials) and set(choice.trials) == set(choice.candidates)
+        predicted = {name: plan.seconds for name, plan in choice.candidates.items()}
+        assert choice.name == trying.winner(choice.trials, predicted)
+        assert set(choice.trials) == set(choice.candidates)
         assert all(len(times) >= 2 and min(times) > 0 for times in choice.trials.values())
     else:
         assert len(choice.plan.devices) == 1

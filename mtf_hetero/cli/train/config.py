@@ -123,12 +123,12 @@ class Config:
         "filters",
         "What to split. A recipe: batch, filters, even, hybrid or spatial. Rules for dimensions of the model: "
         "conv1/filters:all;conv2/channels:all. A file of mtf-hetero plan: plan.json. Or auto: measure the devices, "
-        "plan a layout for each layer, and use it if it wins trials against the recipes and the fastest device alone.",
+        "plan a layout for each layer, and use it if it is faster in trials than the recipes and one device alone.",
     )
     list_speed: str | None = _flag(
         None,
         "Speed of each device, such as 70,25,5; of several mesh axes, rows:2,1;cols:3,1. By default the split is even. "
-        "auto: measure the devices, and split only if that wins trials against the fastest device alone.",
+        "auto: measure the devices, and split only if that is faster in trials than the fastest device alone.",
     )
     memory_limit: str | None = _flag(
         None,
@@ -136,8 +136,9 @@ class Config:
     )
     measure_seconds: float | None = _flag(
         None,
-        "With auto: the time limit in seconds for measuring, planning and trials, by default 30. From 120 on, devices "
-        "are measured more thoroughly. A training too short to gain from a split skips the measurement.",
+        "With auto: the time limit in seconds for measuring, planning and trials. By default 30, or 2 % of a long "
+        "training up to 120. From 120 on, devices are measured more thoroughly. A training too short to gain from a "
+        "split skips the measurement.",
     )
     dense_shares: str | None = _flag(
         None,

@@ -1,9 +1,10 @@
 """The course of a training: its hooks, the loss of workers, and the test at the end."""
 
 import dataclasses
+import functools
 import os
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import mtf_hetero
@@ -24,7 +25,7 @@ from mtf_hetero.estimator.metrics import MetricsHook
 from mtf_hetero.estimator.metrics_log import NAME as METRICS
 from mtf_hetero.estimator.metrics_log import MetricsLog
 from mtf_hetero.estimator.progress import ProgressHook
-from mtf_hetero.estimator.rebalance import Proposal
+from mtf_hetero.estimator.rebalance import Proposal, go_back
 from mtf_hetero.estimator.rebalance_hook import RebalanceHook
 from mtf_hetero.estimator.validation import ValidatingSaverHook
 from mtf_hetero.planner.resizing import Resizer
@@ -143,6 +144,7 @@ class Course:
                     self._load,
                     self._propose,
                     self._switch,
+                    fallback=self._fallback,
                     prepare=lambda found: found.estimator.prepare(found.train_input, self._elastic),
                     total_steps=run.total_steps,
                     seconds=seconds,
@@ -263,6 +265,15 @@ class Course:
         numbers = ([of[device] for device in run.devices] for of in (first, busy_seconds))
         found = self._resizer.resize(run.layout, *numbers)
         return Proposal(run.with_layout(found.layout), found.step, dict(zip(run.devices, found.slowness, strict=True)))
+
+    @property
+    def _fallback(self) -> Callable[[float], Proposal[Run]] | None:
+        """Return what proposes the fastest device alone, if the run begins with a split that was not tried."""
+        back = self.run.placed.fallback
+        if back is None or back.plan is None:
+            return None
+        run = dataclasses.replace(self.run, placement=back, cluster=back.cluster)
+        return functools.partial(go_back, run, back.devices[0], back.plan.seconds)
 
     def _switch(self, proposal: Proposal[Run], why: str) -> None:
         self._elastic.move(self._at(proposal.place, self._lost, 1.0 - proposal.step), why)

@@ -36,4 +36,5 @@ class LambdaCallback(Callback):
 class History(Callback):
     epoch: list[int]
     history: dict[str, list[Any]]
-    changes: Sequence[Mapping[str, Any]]  # of mtf_hetero.keras.fit
+    changes: Sequence[Mapping[str, Any]]  # of mtf_hetero.keras.fit, as is the next one
+    layout: Mapping[str, Mapping[str, int]]
