@@ -146,32 +146,52 @@ def elimination_order(scopes: Iterable[Sequence[str]]) -> list[tuple[str, tuple[
       >>> elimination_order([("a", "b"), ("b", "c")])
       [('a', ('a', 'b')), ('b', ('b', 'c')), ('c', ('c',))]
     """
-    neighbours: dict[str, set[str]] = {}
+    scopes = list(scopes)
+    names = list(dict.fromkeys(itertools.chain.from_iterable(scopes)))
+    number = {name: i for i, name in enumerate(names)}
+    neighbours = dict.fromkeys(range(len(names)), 0)  # sets as bits: there are millions of differences of sets
     for scope in scopes:
-        for variable in scope:
-            neighbours.setdefault(variable, set()).update(set(scope) - {variable})
+        together = sum(1 << number[name] for name in set(scope))
+        for name in scope:
+            neighbours[number[name]] |= together & ~(1 << number[name])
 
-    def fill_in(variable: str) -> int:
+    def fill_in(variable: int) -> int:
         around = neighbours[variable]
-        return sum(len(around - neighbours[other]) - 1 for other in around) // 2
+        return sum((around & ~neighbours[other]).bit_count() - 1 for other in _ones(around)) // 2
 
     costs = {variable: fill_in(variable) for variable in neighbours}
     order = []
     while neighbours:
-        variable = min(neighbours, key=lambda v: (costs[v], len(neighbours[v])))
-        around = neighbours.pop(variable)
+        variable = min(neighbours, key=lambda v: (costs[v], neighbours[v].bit_count()))
+        mask = neighbours.pop(variable)
         del costs[variable]
-        order.append((variable, (variable, *sorted(around))))
+        around = _ones(mask)
+        order.append((names[variable], (names[variable], *sorted(names[other] for other in around))))
         for other in around:
-            neighbours[other].discard(variable)
-        for a, b in itertools.combinations(around, 2):
-            if b not in neighbours[a]:
-                for other in neighbours[a] & neighbours[b]:  # it has a pair less to join
+            neighbours[other] &= ~(1 << variable)
+        for a in around:
+            for b in _ones(mask & ~neighbours[a] & ~(1 << a)):
+                for other in _ones(neighbours[a] & neighbours[b]):  # it has a pair less to join
                     costs[other] -= 1
-                neighbours[a].add(b)
-                neighbours[b].add(a)
+                neighbours[a] |= 1 << b
+                neighbours[b] |= 1 << a
         costs.update({other: fill_in(other) for other in around})
     return order
+
+
+def _ones(bits: int) -> list[int]:
+    """Return the places of the ones of a number, from its end.
+
+    Example:
+      >>> _ones(0b1010)
+      [1, 3]
+    """
+    places = []
+    while bits:
+        low = bits & -bits
+        places.append(low.bit_length() - 1)
+        bits ^= low
+    return places
 
 
 def _eliminate(
