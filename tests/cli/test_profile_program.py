@@ -54,6 +54,14 @@ def test_prints_saves_and_measures_once(tmp_path, capsys, monkeypatch):
     assert kept.read_text() != before
 
 
+@pytest.mark.full
+def test_a_model_and_a_step_of_tensorflow_are_measured(tmp_path, capsys):
+    for network in (["--model=lenet", "--batch_size=2", "--image_size=32"], ["--step=dense_steps:tensorflow_step"]):
+        saved = tmp_path / "devices.json"
+        assert main([*network, "--devices=cpu:0", f"--cache_dir={tmp_path}", f"--save={saved}"]) == 0
+        assert f"next: mtf-hetero plan {' '.join(network)}" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
