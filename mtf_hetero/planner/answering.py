@@ -139,6 +139,8 @@ def _flips(planner: Planner, machines: Machines, found: Plan, seconds: float) ->
 def _other_assumptions(machines: Machines, found: Plan) -> Iterator[tuple[str, Machines]]:
     """Generate the same devices under other assumptions than those that were made, in words and as figures."""
     is_split = len(found.devices) > 1
+    if len(machines.names) == 1:
+        return
     if "link" in machines.assumed:
         if is_split:
             yield "Over 1 Gbit/s", dataclasses.replace(machines, link=parse_link("1Gbit/s"))
