@@ -17,7 +17,7 @@ SCHEDULES = ("constant", "cosine", "linear")
 WIRE_DTYPES = ("bfloat16", "float16")
 FOREVER, ON, OFF = "forever", "on", "off"
 SPATIAL = "spatial"
-_PLACED = (  # the fields of a Request
+PLACED = (  # the fields of a Request
     *("layout", "list_speed", "mesh_shape", "devices", "workers", "port", "local_cluster"),
     *("memory_limit", "measure_seconds", "dense_shares"),
 )
@@ -255,7 +255,7 @@ class Config:
     @property
     def request(self) -> Request:
         """The devices and the layout of the flags."""
-        return Request(**{name: getattr(self, name) for name in _PLACED}, are_flags=True)
+        return Request(**{name: getattr(self, name) for name in PLACED}, are_flags=True)
 
     @property
     def wait_seconds(self) -> float:
