@@ -202,6 +202,12 @@ class Config:
         "How often to test during training: a number of steps, such as 500, or of epochs, such as 1epoch or 5epochs. "
         "By default only at the end.",
     )
+    patience: int | None = _flag(
+        None,
+        "Stop after so many tests of --eval_every in a row whose loss is not lower than the lowest one before. "
+        "MODEL_DIR/best has the checkpoint of the lowest loss.",
+        kind=_POSITIVE,
+    )
     summary_steps: int = _flag(
         50, "Steps between two rows of MODEL_DIR/metrics.jsonl and of TensorBoard's curves.", kind=_POSITIVE
     )
@@ -242,6 +248,8 @@ class Config:
             raise ValueError(f"--trace_steps is {','.join(map(str, self.trace_steps))}; steps count from 0")
         if self.eval_every is not None:
             parse_eval_every(self.eval_every)
+        if self.patience is not None and self.eval_every is None:
+            raise ValueError(f"--patience is {self.patience} without --eval_every, which tests; give both")
         if self.dense_rounds and self.layout != HYBRID:
             raise ValueError(
                 f"--dense_rounds is True, which only --layout={HYBRID} uses; remove it, or give that layout"

@@ -22,7 +22,7 @@ GROUPS = types.MappingProxyType(  # title -> fields of Config, in the order of t
         ),
         "training": (
             *("batch_size", "train_epochs", "max_steps", "optimizer", "learning_rate", "learning_rate_schedule"),
-            *("seed", "eval_every", "verify"),
+            *("seed", "eval_every", "patience", "verify"),
         ),
         "output": (
             *("model_dir", "save_checkpoints_secs", "quiet", "log_steps"),
