@@ -76,6 +76,16 @@ def one_device(of_one_device):
     return variables(of_one_device)
 
 
+def test_a_dry_run_needs_no_images(tmp_path, capfd):
+    place = {"devices": CPUS, "list_speed": "70,25,5", "data_dir": tmp_path, "dry_run": True}
+    assert run(model="paper_cifar", dataset="cifar10", **place) == 0
+    out = capfd.readouterr().out
+    assert "paper_cifar: 4,610,766 parameters" in out
+    assert "cifar10: 50,000 training and 10,000 test images of 32 x 32 x 3" in out
+    assert "cifar10 is not prepared here, but the sizes of its images are known" in out
+    assert re.search(r"conv1/filters +60 over all: 42, 15, 3\n", out)
+
+
 def test_a_dry_run_says_what_it_takes_and_trains_nothing(tmp_path, capfd):
     assert run(**FAST, layout="hybrid", mesh_shape="model:3", dry_run=True, model_dir=tmp_path / "model") == 0
     out = capfd.readouterr().out
