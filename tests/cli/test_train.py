@@ -156,6 +156,31 @@ def test_a_run_resumed_on_another_layout_is_as_one_that_never_stopped(one_device
     assert "images per second: none, it was trained to step 4 before" in out
 
 
+def test_it_starts_from_the_weights_of_another_training(of_one_device, tmp_path, capfd):
+    first = variables(of_one_device)
+    assert (
+        run(
+            **ONE | {"max_steps": 1, "learning_rate": 1e-30, "optimizer": "adam"},
+            model_dir=tmp_path / "same",
+            initial_weights=of_one_device,
+        )
+        == 0
+    )
+    out = capfd.readouterr().out
+    path = tf.train.latest_checkpoint(str(of_one_device))
+    assert f"\n10 of 10 variables start from {path}\n" in out
+    found = variables(tmp_path / "same")
+    assert found["global_step"] == 1
+    assert all((found[name] == value).all() for name, value in first.items() if name != "global_step")
+    assert run(**ONE | {"model": "vgg11"}, initial_weights=path, dry_run=True) == 0
+    said = rf"\n1 of 22 variables start from {path}; initialized: conv1_1/kernel, conv1_1/bias, .* and 17 more\n"
+    assert re.search(said, capfd.readouterr().out)
+    options = {**ONE, "model": "paper_mnist", "dry_run": True, "initial_weights": tmp_path}
+    check_mistake(
+        capfd, "where there is no checkpoint; name a directory of a run, or DIRECTORY/model.ckpt-7", **options
+    )
+
+
 def test_the_checkpoint_of_something_else(of_one_device, capfd):
     assert run(**ONE | {"optimizer": "momentum"}, model_dir=of_one_device) == 2
     err = capfd.readouterr().err

@@ -202,6 +202,12 @@ class Config:
         "How often to test during training: a number of steps, such as 500, or of epochs, such as 1epoch or 5epochs. "
         "By default only at the end.",
     )
+    initial_weights: str | None = _flag(
+        None,
+        "Start a new training from the weights of another one: a directory of a run, or one checkpoint such as "
+        "DIR/model.ckpt-500. Variables of the same name and shape are taken, the others are initialized. A .keras file "
+        "of --model has its weights.",
+    )
     patience: int | None = _flag(
         None,
         "Stop after so many tests of --eval_every in a row whose loss is not lower than the lowest one before. "

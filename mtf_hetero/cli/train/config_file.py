@@ -32,6 +32,7 @@ def _kind_in_file(field: dataclasses.Field) -> schema.Kind:
 SCHEMA = schema.Record({name: _kind_in_file(field) for name, field in _FIELDS.items()}, _FIELDS, noun="flag")
 _PATHS = {  # fields that may be a path -> whether a value is a path
     "data_dir": lambda value: True,
+    "initial_weights": lambda value: True,
     "layout": os.path.isfile,
     "model": lambda value: value.endswith(".keras"),
 }

@@ -12,7 +12,7 @@ from mtf_hetero import checkpoint as saver_lib
 from mtf_hetero import data, placement
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support import files
-from mtf_hetero.cli.train import inputs, meshes, recorded
+from mtf_hetero.cli.train import initial, inputs, meshes, recorded
 from mtf_hetero.cli.train import program as network
 from mtf_hetero.cli.train.config import Config
 from mtf_hetero.cli.train.run import Draft, Run, build_step, check_steps
@@ -44,6 +44,8 @@ def prepare(config: Config, stack: contextlib.ExitStack) -> Draft:
     draft = _draft(config, stack, _resumed_model(config), record=_resumed_record(config))
     if not draft.request.is_measured:  # checked first, so that a wrong layout leaves no directory
         draft = dataclasses.replace(draft, placement=_find_placement(draft))
+    if config.initial_weights is not None and (config.model_dir is None or not saver_lib.find(config.model_dir).path):
+        draft = initial.with_weights(draft)
     model_dir = "" if config.dry_run else _make_model_dir(config.model_dir)
     if model_dir:
         stack.enter_context(saver_lib.run_lock(model_dir))
