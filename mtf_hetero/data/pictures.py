@@ -135,7 +135,7 @@ def _look_at(image: types.ModuleType, path: str, place: str) -> Look:
     try:
         with image.open(path) as opened, open(path, "rb") as file:
             kind, mode, height, width = opened.format, opened.mode, opened.height, opened.width
-            if opened.getexif().get(TAG) in TRANSPOSED and kind != "PNG":
+            if kind != "PNG" and opened.getexif().get(TAG) in TRANSPOSED:  # that of a PNG decodes it
                 height, width = width, height
             if kind in _KINDS:
                 file.seek(-min(_TAIL_BYTES, size), os.SEEK_END)
