@@ -156,6 +156,18 @@ def test_a_run_resumed_on_another_layout_is_as_one_that_never_stopped(one_device
     assert "images per second: none, it was trained to step 4 before" in out
 
 
+def test_mixed_precision(tmp_path):
+    """The network is computed in bfloat16, the weights stay float32, and layouts agree but for the rounding."""
+    for name, options in {"full": {}, "one": {"compute_dtype": "bfloat16"}}.items():
+        assert run(**ONE | options, model_dir=tmp_path / name) == 0
+    assert run(**FAST, compute_dtype="bfloat16", list_speed="3,2,1", model_dir=tmp_path / "three") == 0
+    full, one = variables(tmp_path / "full"), variables(tmp_path / "one")
+    del one["global_step"]
+    assert {value.dtype.name for value in one.values()} == {"float32"}
+    assert all((value != full[name]).any() for name, value in one.items())
+    check_variables(tmp_path / "three", variables(tmp_path / "one"), atol=2e-3)
+
+
 def test_it_starts_from_the_weights_of_another_training(of_one_device, tmp_path, capfd):
     first = variables(of_one_device)
     assert (

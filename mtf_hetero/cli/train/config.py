@@ -191,6 +191,13 @@ class Config:
         f"{AUTO}: if that costs less than 5 % of the training, or 5 seconds. {ON}: always. {OFF}: never.",
         kind=Text((AUTO, ON, OFF)),
     )
+    compute_dtype: str | None = _flag(
+        None,
+        "bfloat16: compute the network in this type, and keep weights, updates and the loss in float32 (mixed "
+        "precision). It halves the memory of activations, and is faster on GPUs with tensor cores. By default float32. "
+        "A Keras file has a dtype policy in place of this flag.",
+        kind=Text(("bfloat16",)),
+    )
     wire_dtype: str | None = _flag(
         None,
         f"{' or '.join(WIRE_DTYPES)}: round numbers to this type where they are sent between devices. It halves the "

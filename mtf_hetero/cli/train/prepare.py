@@ -270,6 +270,7 @@ def _check_parts(config: Config, model: Model) -> None:
     for name, wanted, known in (
         ("recompute", config.recompute, model.recomputes),
         ("dense_rounds", config.dense_rounds, model.in_rounds),
+        ("compute_dtype", config.compute_dtype, not is_keras(config.model)),
     ):
         if wanted and not known:
             raise ValueError(f"--{name} is given, which --model={config.model} does not know; remove it")
@@ -310,6 +311,8 @@ def _build_on(
     if config.recompute:
         changes["recompute"] = config.recompute
     build = functools.partial(model.build, **changes)
+    if config.compute_dtype is not None:
+        build = network.computing_in(config.compute_dtype, build)
     with tf.Graph().as_default():
         graph = build_graph(config, dataset, task, batch, build).graph
     return {"batch": batch, "build": build, "graph": graph}
