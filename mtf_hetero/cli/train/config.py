@@ -194,7 +194,7 @@ class Config:
     compute_dtype: str | None = _flag(
         None,
         "bfloat16: compute the network in this type, and keep weights, updates and the loss in float32 (mixed "
-        "precision). It halves the memory of activations, and is faster on GPUs with tensor cores. By default float32. "
+        "precision). It saves memory of activations, and is faster on GPUs with tensor cores. By default float32. "
         "A Keras file has a dtype policy in place of this flag.",
         kind=Text(("bfloat16",)),
     )
