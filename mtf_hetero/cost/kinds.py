@@ -297,7 +297,7 @@ def find_kind(name: str) -> str | None:
 def _parts(name: str) -> tuple[str, int, str]:
     """Return the letters before the first number of a plain name, this number, and the rest."""
     parts = re.fullmatch(r"([a-z]*)(\d*)(.*)", _plain(name))
-    return (parts[1], int(parts[2] or 0), parts[3]) if parts else ("", 0, "")
+    return (parts[1], int(parts[2][:9] or 0), parts[3]) if parts else ("", 0, "")
 
 
 def _nearest(text: str) -> list[str]:

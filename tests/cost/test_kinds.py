@@ -82,6 +82,11 @@ def test_an_unknown_kind(name, nearest):
     assert "peak_bytes_per_second and memory_bytes of its data sheet" in str(caught.value)
 
 
+def test_a_name_of_many_digits():
+    with pytest.raises(ValueError, match="^kind is .* which is not a known kind; "):
+        KindName().read("9" * 5000)
+
+
 def test_the_list():
     lines = kinds.listing().splitlines()
     assert len(lines) == len(KINDS) + 4 and max(map(len, lines)) <= 80
