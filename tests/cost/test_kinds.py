@@ -90,4 +90,4 @@ def test_a_name_of_many_digits():
 def test_the_list():
     lines = kinds.listing().splitlines()
     assert len(lines) == len(KINDS) + 4 and max(map(len, lines)) <= 80
-    assert "RTX-3090 35.6 936 24 GB".split() in [line.split() for line in lines]
+    assert ["RTX-3090", "35.6", "936", "24", "GB"] in [line.split() for line in lines]
