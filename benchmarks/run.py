@@ -5,8 +5,9 @@
     python -m benchmarks.run CASE [--repeats=...] [--steps=...] [--only=...] [--out=benchmarks/results]
 
 Rows are appended to OUT/CASE.jsonl as soon as they are known, so Ctrl-C keeps the finished ones. Run it on a machine
-that does nothing else; each row has the load average before. At the end the tables of this run are printed, and the
-report on all stored rows is written: to benchmarks/reports, or to OUT if that is not benchmarks/results.
+that does nothing else; each row has the load average before. At the end the tables of this run are printed, with the
+papers' figures, and the report on all stored rows is written: to benchmarks/reports, or to OUT if that is not
+benchmarks/results.
 
 Exit codes: 0, 2 for a wrong flag or value (one line names it), 1 for a measurement that fails, 130 after Ctrl-C,
 141 if nobody reads the output any more.
@@ -20,6 +21,7 @@ from collections.abc import Sequence
 
 from absl import app, flags
 
+from benchmarks import papers
 from benchmarks.cases import CASES, Case
 from benchmarks.child import ChildError
 from benchmarks.durations import RESULTS, usual_duration
@@ -117,6 +119,8 @@ def _show(writer: Writer) -> None:
     rows = read(writer.path, toy=writer.toy)
     of_run = [row for row in rows if row["run"] == writer.run]
     print(RENDERERS[writer.case](of_run).as_text())
+    if compared := papers.compare(writer.case, _ONLY.value):
+        print(f"\n{compared}")
     print(f"\nrows of run {writer.run}: {writer.path}")
     if not writer.toy:
         folder = REPORTS if writer.directory == RESULTS else writer.directory

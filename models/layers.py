@@ -4,7 +4,8 @@ A layer renames its input to `LAYER/batch`, `LAYER/height`, `LAYER/width` and `L
 for volumes `LAYER/depth` too) or `LAYER/inputs` (a dense layer). The output has `LAYER/filters` or `LAYER/outputs` as
 its last dimension. A rename costs nothing if a layout splits both sides alike. So a layout can split one layer by its
 batch and the next by its filters, or only large maps. Batch norm, bias and activation have the dimensions of their
-layer. The output of a network has the images' own batch. Variables have the dtype of the images.
+layer. The output of a network has the images' own batch. Variables have the dtype of the images, or float32 if that is
+half precision.
 
 Images may have any number of batch dimensions, because one mesh axis at most splits a dimension. Each is renamed.
 """
@@ -15,6 +16,7 @@ from typing import Any
 
 import mtf_hetero.layers
 from mtf_hetero import mtf, tf
+from mtf_hetero.layers.normalization import accumulator_dtype
 
 Activation = Callable[[mtf.Tensor], mtf.Tensor]
 Normaliser = Callable[..., mtf.Tensor]
@@ -81,7 +83,8 @@ def normaliser(*, training: bool, per: Sequence[str] = (), **options: Any) -> No
 
 
 def _variable_dtype(x: mtf.Tensor) -> mtf.VariableDType:
-    return mtf.VariableDType(x.dtype, x.dtype, x.dtype)
+    stored = accumulator_dtype(x.dtype)
+    return mtf.VariableDType(stored, stored, x.dtype)
 
 
 def rename_last(x: mtf.Tensor, *names: str) -> mtf.Tensor:

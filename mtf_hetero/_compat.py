@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from mtf_hetero._support import garbage, installed, stand_ins, start_up
+from mtf_hetero._support import garbage, installed, stand_ins
 
 OLDEST_TENSORFLOW: list[int] = [2, 15]
 NEWEST_TENSORFLOW: list[int] = [2, 21]  # tested; setup.py has both bounds too
@@ -256,18 +256,15 @@ def _keep_from_autograph() -> None:
 
 
 def _import_tensorflow() -> types.ModuleType:
-    """Import TensorFlow without its messages about this machine, so that a program's own output comes first.
+    """Import TensorFlow without Keras.
 
     Its last lines import Keras, with scikit-learn, pandas and Matplotlib if they are installed: 40 % of the import.
     Here the first program that uses Keras imports it: `tf.keras` is lazy.
     """
     if "tensorflow" in sys.modules:
         return sys.modules["tensorflow"]
-    with start_up.without_chatter(), stand_ins.without("keras.src.optimizers"):
-        tensorflow = importlib.import_module("tensorflow")
-        if not start_up.has_driver():  # otherwise the first session logs an error
-            tensorflow.config.list_physical_devices("GPU")
-    return tensorflow
+    with stand_ins.without("keras.src.optimizers"):
+        return importlib.import_module("tensorflow")
 
 
 @garbage.without_collection()

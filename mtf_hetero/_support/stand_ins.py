@@ -55,7 +55,7 @@ class StandIns(importlib.abc.MetaPathFinder):
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, self._present)
+            spec.loader = ContextLoader(spec.loader, self._present)
         return spec
 
     @contextlib.contextmanager
@@ -70,7 +70,7 @@ class StandIns(importlib.abc.MetaPathFinder):
                 del sys.modules[name]
 
 
-class _Loader(importlib.abc.Loader):
+class ContextLoader(importlib.abc.Loader):
     """Runs another loader in a context.
 
     Args:

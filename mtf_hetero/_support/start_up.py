@@ -1,7 +1,8 @@
-"""Drop those start-up messages of TensorFlow that do not concern the user's program, without importing TensorFlow.
+"""Drop those messages of TensorFlow's native code that do not concern the user's program, without importing TensorFlow.
 
-TensorFlow's native code writes them to file descriptor 2 while it is imported. TF_CPP_MIN_LOG_LEVEL does not stop the
-first ones (in version 2.21). Errors are always shown, and TF_CPP_MIN_LOG_LEVEL=0 shows everything.
+TensorFlow writes the first ones to file descriptor 2 while it is imported. TF_CPP_MIN_LOG_LEVEL does not stop these (in
+version 2.21). It stops later warnings: each use of workers gives some ten, such as "Local rendezvous is aborting".
+Errors are always shown, and TF_CPP_MIN_LOG_LEVEL=0 shows everything.
 """
 
 import contextlib
@@ -13,7 +14,8 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 
-LEVEL = "TF_CPP_MIN_LOG_LEVEL"
+LEVEL = "TF_CPP_MIN_LOG_LEVEL"  # read by TensorFlow when it is imported
+_ERRORS_ONLY = "2"
 _DRIVER_FILES = ("/proc/driver/nvidia/version", "/dev/dxg")  # on Linux, and on Linux under Windows
 _CHATTER = re.compile(
     r"WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR"
@@ -41,7 +43,7 @@ def without_chatter() -> Iterator[None]:
 
     A crash of native code loses the captured lines; TF_CPP_MIN_LOG_LEVEL=0 shows them.
     """
-    if os.environ.setdefault(LEVEL, "1") == "0":
+    if os.environ.setdefault(LEVEL, _ERRORS_ONLY) == "0":
         yield
         return
 
@@ -50,6 +52,15 @@ def without_chatter() -> Iterator[None]:
 
     with hold_back(select):
         yield
+
+
+@contextlib.contextmanager
+def importing_tensorflow() -> Iterator[None]:
+    """Import TensorFlow within this context without chatter, neither now nor at its first use."""
+    with without_chatter():
+        yield
+        if not has_driver():  # otherwise the first session logs an error
+            sys.modules["tensorflow"].config.list_physical_devices("GPU")
 
 
 @contextlib.contextmanager

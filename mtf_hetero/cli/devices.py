@@ -16,7 +16,7 @@ import os
 import platform
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from importlib import metadata
 from typing import TYPE_CHECKING, NotRequired, TypedDict
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 PROGRAM = "mtf-hetero devices"
 _WIDTH = 80
 _SECONDS = 5.0  # within which a worker must answer
-_OTHER_KINDS = {"ti", "super", "laptop", "mobile", "max", "pro", "ultra"}  # words after a kind's name: another kind
 _HOW_TO_NAME = (
     "--devices={names} is all of them. cpu:0,cpu:1,... are logical devices of one CPU, for trying things out."
 )
@@ -72,26 +71,6 @@ class _Description(TypedDict):
     versions: dict[str, str | None]
     devices: list[_Device]
     no_gpu: str | None
-
-
-def find_kind(name: str, kinds: Iterable[str]) -> str | None:
-    """Return the kind of the planner whose words a device's name contains in their order, or None.
-
-    Example:
-      >>> find_kind("NVIDIA A100-SXM4-40GB", ["RTX-3090", "A100"])
-      'A100'
-      >>> find_kind("NVIDIA GeForce RTX 3090 Ti", ["RTX-3090"])
-    """
-    words, found = _words(name), []
-    for kind in kinds:
-        rest = iter(words)
-        if all(part in rest for part in _words(kind)) and next(rest, "") not in _OTHER_KINDS:
-            found.append(kind)
-    return max(found, key=len, default=None)
-
-
-def _words(text: str) -> list[str]:
-    return re.findall(r"[a-z0-9]+", text.lower())
 
 
 def _describe(workers: Sequence[str]) -> _Description:
@@ -194,10 +173,10 @@ def _gpu(name: str, memory_bytes: float | None, gpu: "Gpu") -> _Device:
 
 
 def _device(name: str, memory_bytes: float | None, hardware: str) -> _Device:
-    from mtf_hetero.cost.kinds import EFFICIENCY, KINDS
+    from mtf_hetero.cost.kinds import EFFICIENCY, KINDS, find_kind
 
     device = _Device(device=name, memory_bytes=memory_bytes, hardware=hardware)
-    if kind := find_kind(hardware, KINDS):
+    if kind := find_kind(hardware):
         rates = KINDS[kind]
         device["kind"] = {
             "name": kind,

@@ -14,6 +14,7 @@ Exit codes: that of the command; 2 for a wrong flag or a worker that does not st
 """
 
 import argparse
+import contextlib
 import dataclasses
 import itertools
 import os
@@ -25,7 +26,7 @@ import threading
 from collections.abc import Sequence
 from types import FrameType
 
-from mtf_hetero._support import command_line
+from mtf_hetero._support import command_line, files
 from mtf_hetero.cli.train import leaving
 from mtf_hetero.cluster import launcher, tunnel
 from mtf_hetero.cluster.launcher import Host, LaunchedWorkers
@@ -45,13 +46,14 @@ def _parser(program: str) -> command_line.Parser:
         epilog=f"COMMAND is one of {', '.join(_COMMANDS)}. It runs on this machine, with --workers.",
         allow_abbrev=False,
     )
-    parser.add_argument(
+    hosts = parser.add_mutually_exclusive_group(required=True)
+    hosts.add_argument(
         "--hosts",
-        required=True,
         metavar="HOST,...",
         help="hosts of the workers: b, user@b or b:2223 with a port; localhost needs no ssh, and with ports it has "
         "several workers: localhost:2222,localhost:2223",
     )
+    hosts.add_argument("--hostfile", metavar="FILE", help="file with one such host per line")
     parser.add_argument(
         "--port", type=int, default=2222, help="port of each worker whose host has none (default: 2222)"
     )
@@ -92,6 +94,16 @@ def _parser(program: str) -> command_line.Parser:
     parser.add_argument(
         "--start_seconds", type=float, default=60.0, help="seconds within which all workers must answer (default: 60)"
     )
+    parser.add_argument(
+        "--restarts",
+        type=int,
+        default=0,
+        metavar="N",
+        help="how often to start a worker again that ends during the training (default: 0)",
+    )
+    parser.add_argument(
+        "--log_dir", metavar="DIR", help="directory of a log per worker, HOST_PORT.log, with all lines that it prints"
+    )
     parser.add_argument("--dry_run", action="store_true", help="print the commands, and stop")
     return parser
 
@@ -101,6 +113,8 @@ def _check(arguments: argparse.Namespace, command: Sequence[str]) -> None:
         raise ValueError(f"--port is {arguments.port}; it must be from 1 to 65535")
     if not arguments.start_seconds > 0:
         raise ValueError(f"--start_seconds is {arguments.start_seconds:g}; it must be a positive number")
+    if arguments.restarts < 0:
+        raise ValueError(f"--restarts is {arguments.restarts}; it must be 0 or more")
     for name in ("ssh", "python"):
         if not shlex.split(getattr(arguments, name)):
             raise ValueError(f"--{name} is empty; give a command, or leave it out")
@@ -143,12 +157,19 @@ class _Plan:
     flags: Sequence[str]
 
 
+def _hosts(arguments: argparse.Namespace, port: int) -> tuple[Host, ...]:
+    """Return the hosts of the flags; `port` is that of each worker whose host names none."""
+    if arguments.hostfile is not None:
+        return launcher.read_hosts(arguments.hostfile, port)
+    return launcher.convert_to_hosts(arguments.hosts.split(","), port)
+
+
 def _plan(arguments: argparse.Namespace, command: Sequence[str]) -> _Plan:
     if arguments.tunnel is None:
-        hosts = launcher.convert_to_hosts(arguments.hosts, arguments.port)
+        hosts = _hosts(arguments, arguments.port)
         addresses = launcher.host_addresses(hosts)
         return _Plan(hosts, addresses, [[] for _ in hosts], [f"--workers={','.join(addresses)}"])
-    hosts = tunnel.assign_ports(launcher.convert_to_hosts(arguments.hosts, 0), arguments.port)
+    hosts = tunnel.assign_ports(_hosts(arguments, 0), arguments.port)
     own, flags = _own_port(command), []
     if own is None:
         own = tunnel.find_port(hosts)
@@ -184,16 +205,32 @@ class _Screen:
 
     Args:
       hosts: of the workers.
+      log_dir: the directory of a log per worker; None: no logs are written.
+
+    Raises:
+      ValueError: no log can be written there.
     """
 
-    def __init__(self, hosts: Sequence[Host]) -> None:
+    def __init__(self, hosts: Sequence[Host], log_dir: str | None) -> None:
+        self._logs: list[int] = []
+        if log_dir is not None:
+            try:
+                os.makedirs(log_dir, exist_ok=True)
+                for host in hosts:
+                    path = os.path.join(log_dir, f"{host.name}_{host.port}.log")
+                    self._logs.append(files.take_descriptor(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND))
+            except OSError as error:
+                raise ValueError(f"--log_dir is {log_dir!r}: {error.strerror}; name another directory") from error
         self._width = max(len(host.text) for host in hosts)
         self._hosts, self._lock = hosts, threading.Lock()
         self._is_terminal = sys.stderr.isatty()
         self._has_colors = self._is_terminal and not os.environ.get("NO_COLOR")
 
     def show(self, number: int, line: str) -> None:
-        """Show a line of a worker."""
+        """Show a line of a worker, and write it to its log."""
+        if self._logs:
+            with contextlib.suppress(OSError):  # the disk is full: the training goes on
+                os.write(self._logs[number], f"{line}\n".encode())
         prefix = f"[{self._hosts[number].text}]".ljust(self._width + 2)
         if self._has_colors:
             prefix = f"\x1b[{_COLORS[number % len(_COLORS)]}m{prefix}\x1b[0m"
@@ -236,8 +273,15 @@ def _launch(arguments: argparse.Namespace, command: Sequence[str], program: str)
         here = f"{program.removesuffix(' launch')} {shlex.join(command)}"
         sys.stdout.write("".join(f"{line}\n" for line in [*map(shlex.join, commands), here]))
         return 0
-    screen, addresses = _Screen(plan.hosts), plan.addresses
-    with LaunchedWorkers(plan.hosts, commands, screen.show, addresses=addresses, first_input=variables) as launched:
+    workers = LaunchedWorkers(
+        plan.hosts,
+        commands,
+        _Screen(plan.hosts, arguments.log_dir).show,
+        addresses=plan.addresses,
+        first_input=variables,
+        restarts=arguments.restarts,
+    )
+    with workers as launched:
         if failures := launched.wait(arguments.start_seconds):
             for failure in failures:
                 command_line.say(failure)

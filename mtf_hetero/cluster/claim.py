@@ -19,8 +19,9 @@ import datetime
 import os
 import socket
 import threading
+import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from mtf_hetero._compat import tf
@@ -30,6 +31,7 @@ from mtf_hetero.cluster.versions import CONTAINER, find_refused
 
 _Worker = TypeVar("_Worker")
 _Result = TypeVar("_Result")
+_Threads = tuple[threading.Thread, threading.Thread | None]
 _QUEUE = "claim"
 _NAMES = 2**14  # in one step: each question consumes two names
 _ANSWER_SECONDS, _BACK_SECONDS = 10.0, 3.0
@@ -190,11 +192,13 @@ class _Holding:
 
     def release(self) -> None:
         """Give the worker back, within a few seconds even if the worker is lost."""
+        _join([self.begin_release()])
+
+    def begin_release(self) -> _Threads:
+        """Begin to give the worker back; return the threads that do it."""
         closer = threading.Thread(target=_close, args=(self._session,), name="worker_claim_closer", daemon=True)
         closer.start()
-        # The threads must return from TensorFlow before the interpreter ends
-        for thread in filter(None, (closer, self._step)):
-            thread.join(_CLOSE_SECONDS)
+        return closer, self._step
 
     def _next(self) -> str:
         assert self._session is not None
@@ -268,5 +272,12 @@ def _release_all() -> None:
     with _lock:
         left = list(_holdings.values())
         _holdings.clear()
-    for holding in left:
-        holding.release()
+    _join([holding.begin_release() for holding in left])
+
+
+def _join(releases: Sequence[_Threads]) -> None:
+    """Wait until the threads of releases have returned from TensorFlow, as they must before Python ends."""
+    for threads in zip(*releases, strict=True):
+        end = time.monotonic() + _CLOSE_SECONDS
+        for thread in filter(None, threads):
+            thread.join(max(end - time.monotonic(), 0.0))

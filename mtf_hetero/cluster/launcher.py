@@ -7,6 +7,7 @@ connection.
 import collections
 import contextlib
 import dataclasses
+import itertools
 import re
 import shlex
 import subprocess
@@ -16,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Self
 
-from mtf_hetero.cluster.probe import ask_all, host_towards, is_port
+from mtf_hetero.cluster.probe import ask_all, host_towards, is_port, read_lines
 from mtf_hetero.cluster.worker import LISTENS
 
 _LOGIN = re.compile(r"[\w.@%+-]+")  # has no character that a shell interprets
@@ -26,6 +27,7 @@ _MOST_INPUT_BYTES = 32_000  # a pipe holds more, so nothing waits for the reader
 _ASK_SECONDS, _POLL_SECONDS = 5.0, 0.2
 _LATER_SECONDS = 10.0  # for the other workers, after one has failed
 _END_SECONDS = 5.0
+_RESTART_SECONDS = 3.0
 _NOT_FOUND = (126, 127)  # a shell's exit codes if it cannot run a command
 
 Say = Callable[[int, str], object]  # number of a worker, a line
@@ -73,17 +75,17 @@ class Host:
         return self.login in _LOCAL
 
 
-def convert_to_hosts(text: str, port: int) -> tuple[Host, ...]:
-    """Return the hosts of "a,user@b,localhost:2223".
+def convert_to_hosts(texts: Sequence[str], port: int) -> tuple[Host, ...]:
+    """Return the hosts of ["a", "user@b", "localhost:2223"].
 
     Args:
-      text: hosts with commas between them.
+      texts: one per host.
       port: of each worker whose host names none; 0: it gets a port later.
 
     Raises:
       ValueError: one is no host, or two have the same port.
     """
-    hosts = tuple(Host.parse(part.strip(), port) for part in text.split(",") if part.strip())
+    hosts = tuple(Host.parse(text.strip(), port) for text in texts if text.strip())
     if not hosts:
         raise ValueError("no host is named; give hosts with commas between them, such as a,b or localhost")
     places = [(host.name, host.port) for host in hosts]
@@ -91,6 +93,11 @@ def convert_to_hosts(text: str, port: int) -> tuple[Host, ...]:
         if host.port and places.count((host.name, host.port)) > 1:
             raise ValueError(f"host {host.text!r} comes twice; give each worker its port, as in {host.login}:2223")
     return hosts
+
+
+def read_hosts(path: str, port: int) -> tuple[Host, ...]:
+    """Return the hosts of a file with one per line, as `convert_to_hosts` does."""
+    return read_lines(path, "hosts", "host", lambda lines: convert_to_hosts(lines, port))
 
 
 def host_addresses(hosts: Sequence[Host]) -> tuple[str, ...]:
@@ -144,6 +151,7 @@ class LaunchedWorkers:
       say: called with the number of a worker and a line that it printed, in a thread.
       addresses: "host:port" of each for this machine; None: as `host_addresses` returns them.
       first_input: written to the standard input of each, which then stays open.
+      restarts: how often a worker is started again that ends after its start.
     """
 
     def __init__(
@@ -154,15 +162,18 @@ class LaunchedWorkers:
         *,
         addresses: Sequence[str] | None = None,
         first_input: bytes = b"",
+        restarts: int = 0,
     ) -> None:
         self.addresses = tuple(addresses or host_addresses(hosts))
         self._hosts, self._commands, self._say, self._first_input = hosts, commands, say, first_input
+        self._restarts = restarts
         self._processes: list[subprocess.Popen[bytes]] = []
         self._readers: list[threading.Thread] = []
         self._last: list[collections.deque[str]] = [collections.deque(maxlen=1) for _ in hosts]
         self._listening: set[int] = set()
         self._waits = True  # whether their ends are reported by `wait`
-        self._ends = False
+        self._ends = threading.Event()
+        self._starting = threading.Lock()
 
     def __enter__(self) -> Self:
         try:
@@ -174,7 +185,8 @@ class LaunchedWorkers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ends = True
+        with self._starting:
+            self._ends.set()
         for process in self._processes:
             assert process.stdin is not None
             with contextlib.suppress(OSError):
@@ -223,6 +235,13 @@ class LaunchedWorkers:
         return [failed[number] for number in sorted(failed)]
 
     def _start(self, number: int, command: Sequence[str]) -> None:
+        process = self._open(command)
+        self._processes.append(process)
+        reader = threading.Thread(target=self._follow, args=(number, process), name=f"launched_{number}", daemon=True)
+        self._readers.append(reader)
+        reader.start()
+
+    def _open(self, command: Sequence[str]) -> "subprocess.Popen[bytes]":
         try:
             process = subprocess.Popen(
                 command,
@@ -233,16 +252,32 @@ class LaunchedWorkers:
             )
         except OSError as error:
             raise ValueError(f"{command[0]!r} cannot be run: {error.strerror}; name another command") from error
-        self._processes.append(process)
         assert process.stdin is not None
         with contextlib.suppress(OSError):  # it has ended already; `wait` tells why
             process.stdin.write(self._first_input)
             process.stdin.flush()
-        reader = threading.Thread(target=self._read, args=(number, process), name=f"launched_{number}", daemon=True)
-        self._readers.append(reader)
-        reader.start()
+        return process
 
-    def _read(self, number: int, process: "subprocess.Popen[bytes]") -> None:
+    def _follow(self, number: int, process: "subprocess.Popen[bytes]") -> None:
+        """Show what a worker prints, and start it again if it ends."""
+        for start in itertools.count(1):
+            code = self._read(number, process)
+            if self._waits or self._ends.is_set():
+                return
+            again = f"; start {start} of {self._restarts} follows" if start <= self._restarts else ""
+            self._say(number, f"the worker ended with exit code {code}{again}")
+            if not again or self._ends.wait(_RESTART_SECONDS):
+                return
+            with self._starting:
+                if self._ends.is_set():
+                    return
+                assert process.stdin is not None
+                with contextlib.suppress(OSError):
+                    process.stdin.close()
+                process = self._processes[number] = self._open(self._commands[number])
+
+    def _read(self, number: int, process: "subprocess.Popen[bytes]") -> int:
+        """Show what a worker prints until it ends; returns its exit code."""
         assert process.stdout is not None
         with process.stdout as lines:
             for line in lines:
@@ -251,9 +286,7 @@ class LaunchedWorkers:
                 if text.startswith(LISTENS):
                     self._listening.add(number)
                 self._say(number, text)
-        code = process.wait()
-        if not self._waits and not self._ends:
-            self._say(number, f"the worker ended with exit code {code}")
+        return process.wait()
 
     def _failure(self, number: int, code: int) -> str:
         last = "".join(self._last[number]).removeprefix("error: ") or "it printed nothing"

@@ -11,12 +11,14 @@ import itertools
 import os
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 import grpc
 
 from mtf_hetero._support import files
 
+_Parsed = TypeVar("_Parsed")
 Workers = Sequence[str] | Mapping[int, str]  # "host:port" of each, by index if some are missing
 
 _GET_STATUS = "/tensorflow.WorkerService/GetStatus"
@@ -106,19 +108,34 @@ def _checked(addresses: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _read_workers(path: str) -> tuple[str, ...]:
+    return read_lines(path, "workers", "host:port", _checked)
+
+
+def read_lines(path: str, nouns: str, form: str, parse: Callable[[tuple[str, ...]], _Parsed]) -> _Parsed:
+    """Return what a function makes of the lines of a file, which are one or more. A # begins a comment.
+
+    Args:
+      path: of the file.
+      nouns: name of what its lines are.
+      form: of a line.
+      parse: raises ValueError for a wrong line.
+
+    Raises:
+      ValueError: the file cannot be read, or has no line, or a wrong one.
+    """
     try:
         lines = files.read_text(os.path.expanduser(path)).splitlines()
     except ValueError as error:
         why = str(error)
         why = why[:1].lower() + why[1:]
-        raise ValueError(f"the file of workers is {path!r}: {why}; write one host:port per line") from error
+        raise ValueError(f"the file of {nouns} is {path!r}: {why}; write one {form} per line") from error
+    found = tuple(text for line in lines if (text := line.partition("#")[0].strip()))
+    if not found:
+        raise ValueError(f"the file of {nouns} is {path!r}, which has none; write one {form} per line")
     try:
-        addresses = _checked(tuple(text for line in lines if (text := line.partition("#")[0].strip())))
+        return parse(found)
     except ValueError as error:
-        raise ValueError(f"the file of workers is {path!r}: {error}") from error
-    if not addresses:
-        raise ValueError(f"the file of workers is {path!r}, which has none; write one host:port per line")
-    return addresses
+        raise ValueError(f"the file of {nouns} is {path!r}: {error}") from error
 
 
 def may_change(workers: str) -> bool:

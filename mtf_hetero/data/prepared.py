@@ -8,7 +8,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from mtf_hetero._support import extras
-from mtf_hetero.data.known import PREPARED_SETS
+from mtf_hetero.data.known import PREPARED_SETS, PreparedSet
 from mtf_hetero.data.source import TEST, TRAIN, Source
 
 if TYPE_CHECKING:
@@ -56,13 +56,14 @@ def data_root(data_dir: str | None) -> pathlib.Path:
     return pathlib.Path(data_dir or DEFAULT_DIR).expanduser()
 
 
-def load(name: str, data_dir: str | None, *, built_in: tuple[str, ...]) -> "Dataset":
+def load(name: str, data_dir: str | None, *, built_in: tuple[str, ...], needs_images: bool = True) -> "Dataset":
     """Find a prepared set.
 
     Args:
       name: NAME, NAME/CONFIG, and either with :VERSION.
       data_dir: of tfds; None: ~/tensorflow_datasets.
       built_in: names to offer if no such set exists.
+      needs_images: False gives one of PREPARED_SETS without its images if it is not prepared.
 
     Raises:
       ValueError: the set is missing or damaged, or lacks 8-bit images of one size with a label each; or
@@ -70,6 +71,8 @@ def load(name: str, data_dir: str | None, *, built_in: tuple[str, ...]) -> "Data
     """
     root = data_root(data_dir)
     directory = find(name, root)
+    if directory is None and not needs_images and (known := PREPARED_SETS.get(name)):
+        return _without_images(known)
     if directory is None:
         raise ValueError(_how_to_prepare(name, root, built_in))
     # slow to import, and needed only for a prepared set
@@ -92,6 +95,27 @@ def load(name: str, data_dir: str | None, *, built_in: tuple[str, ...]) -> "Data
 
     sources = {split: source(split) for split in (TRAIN, TEST)}
     return Dataset(name, image_shape, classes, sources[TRAIN].size, sources[TEST].size, sources.__getitem__, names)
+
+
+def _without_images(known: PreparedSet) -> "Dataset":
+    """Return a set with black images in place of its own."""
+    from mtf_hetero._compat import tf
+    from mtf_hetero.data.dataset import Dataset
+
+    def black(index: "tf.Tensor") -> "tuple[tf.Tensor, tf.Tensor]":
+        return tf.zeros(known.image_shape, tf.uint8), tf.zeros([], tf.int64)
+
+    sizes, channels = {TRAIN: known.train_size, TEST: known.test_size}, known.image_shape[-1]
+    return Dataset(
+        known.name,
+        known.image_shape,
+        known.classes,
+        sizes[TRAIN],
+        sizes[TEST],
+        lambda split: Source(sizes[split], lambda indices: indices.map(black)),
+        notes=(f"{known.name} is not prepared here, but the sizes of its images are known",),
+        known_statistics=([0.5] * channels, [0.25] * channels),
+    )
 
 
 def _info(directory: pathlib.Path, tfds: types.ModuleType) -> Any:

@@ -15,8 +15,8 @@ class WarmSession:
     """A session of a graph whose variables have no values yet; the workers have the operations of its steps.
 
     A run that reads a variable without a value fails at once. Before, each worker has received and prepared its part.
-    TensorFlow logs that, unless TF_CPP_MIN_LOG_LEVEL is 2, as in `mtf-hetero train`. Other failures, of a lost worker
-    for instance, are left to the session's first use.
+    TensorFlow logs that if TF_CPP_MIN_LOG_LEVEL is 0 or 1. Other failures, of a lost worker for instance, are left to
+    the session's first use.
 
     Args:
       scaffold: of the default graph, which is complete but for what hooks add.

@@ -14,17 +14,18 @@ from mtf_hetero.cluster.devices import Device
 from mtf_hetero.cluster.probe import PORTS, may_change
 
 if TYPE_CHECKING:
-    from mtf_hetero.cluster import Cluster
+    from mtf_hetero.cluster import Cluster, LocalCluster
     from mtf_hetero.layout import Layout
     from mtf_hetero.planner.plan import Plan
 
 LayoutLike: TypeAlias = "str | os.PathLike[str] | Layout | Plan"
-WorkersLike: TypeAlias = "str | Sequence[str] | Cluster | None"
+WorkersLike: TypeAlias = "str | Sequence[str] | Cluster | LocalCluster | None"
 SpeedLike: TypeAlias = str | Sequence[float] | None
 AUTO = "auto"
 EVEN = "even"
 HYBRID = "hybrid"
 _MAX_CPU_DEVICES = 128
+_ENTER = "write `with LocalCluster([1, 0.5]) as workers:`"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Request:
       devices: "gpu:0", "worker:1/cpu:0", one per processor, in a sequence or a text with commas; None: those of a plan;
         else all GPUs, or "cpu:0" without a GPU; with workers, all their devices.
       workers: "host:port" of each, in a sequence or a text with commas; "@hosts.txt": a file with one per line; a
-        Cluster: its workers; None: those that the environment names, if any.
+        Cluster or an entered LocalCluster: its workers; None: those that the environment names, if any.
       port: of this process, to which workers connect; None: any free one.
       local_cluster: cores of each worker to start on this machine, "1.0,0.5"; None: none is started.
       memory_limit: gigabytes that each device may use, "16,8,8"; None: what TensorFlow reports.
@@ -200,13 +201,15 @@ class Request:
         if value is None:
             return None
         if field == "workers" and hasattr(value, "workers"):
+            if not value.workers:
+                remedy = _ENTER if hasattr(value, "fractions") else "leave it out, and name its devices"
+                raise ValueError(f"{self.name(field)} is a {type(value).__name__} without workers; {remedy}")
             value = value.workers
-            if not value:
-                raise ValueError(f"{self.name(field)} is a Cluster without workers; leave it out, and name its devices")
         if isinstance(value, str):
             value = value.split(",")
         if not isinstance(value, Sequence) or not all(isinstance(name, str) for name in value):
-            raise ValueError(f'{self.quote(field)}; name each one, as in ["{example}"]')
+            remedy = f"; to start some on this machine, {_ENTER}" if field == "workers" else ""
+            raise ValueError(f'{self.quote(field)}; name each one, as in ["{example}"]{remedy}')
         return tuple(name.strip() for name in value)
 
     def _convert_to_devices(self) -> tuple[str, ...]:

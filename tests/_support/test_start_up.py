@@ -32,7 +32,7 @@ def test_chatter_is_dropped_and_errors_are_shown(capfd, monkeypatch):
         write()
         raise ImportError
     assert capfd.readouterr().err == "".join(ERRORS)
-    assert os.environ[start_up.LEVEL] == "1"
+    assert os.environ[start_up.LEVEL] == "2"
     os.write(2, CHATTER[1].encode())
     assert capfd.readouterr().err == CHATTER[1]
 

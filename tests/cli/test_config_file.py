@@ -1,5 +1,7 @@
 """--config: a file of flags, what is refused in it, and the one that a run leaves in its directory."""
 
+import dataclasses
+
 import pytest
 import yaml
 from absl.testing import flagsaver
@@ -97,6 +99,22 @@ def test_every_value_comes_back(tmp_path, monkeypatch):
     assert vars(found) == vars(config) | here
 
 
+def test_a_model_dir_alone_gives_the_flags_of_its_run(tmp_path, capsys):
+    config = Config(model="lenet", layout="batch", devices=("cpu:0", "cpu:1"), augment=True, trace_steps=(1,), seed=2)
+    config_file.save(config, str(tmp_path))
+    taken = f"from {tmp_path}/config.yaml: --model=lenet --augment"
+    directory, same = f"--model_dir={tmp_path}", {"model_dir": str(tmp_path), "trace_steps": ()}
+    assert read(directory) == dataclasses.replace(config, **same)
+    assert capsys.readouterr().out == f"{taken} --layout=batch --devices=cpu:0,cpu:1 --seed=2\n"
+    elsewhere = same | {"layout": "filters", "devices": ("cpu:0",), "seed": 3, "augment": False}
+    assert read(directory, "--devices=cpu:0", "--seed=3", "--noaugment") == dataclasses.replace(config, **elsewhere)
+    assert capsys.readouterr().out == f"from {tmp_path}/config.yaml: --model=lenet\n"
+    assert read(directory, "--quiet") == dataclasses.replace(config, quiet=True, **same)
+    assert read(f"--model_dir={tmp_path / 'new'}") == Config(model_dir=str(tmp_path / "new"))
+    assert read(f"--config={write_config(tmp_path, '')}", directory) == Config(model_dir=str(tmp_path))
+    assert capsys.readouterr().out == ""
+
+
 def test_a_run_leaves_a_file_that_repeats_it(tmp_path, capfd):
     assert run(**ONE | {"max_steps": 1}, model_dir=tmp_path / "first", seed=3, learning_rate=0.02) == 0
     path = tmp_path / "first" / "config.yaml"
@@ -105,3 +123,5 @@ def test_a_run_leaves_a_file_that_repeats_it(tmp_path, capfd):
     ).items()
     assert run(config=path, model_dir=tmp_path / "second") == 0
     check_variables(tmp_path / "second", variables(tmp_path / "first"))
+    assert run(model_dir=tmp_path / "first", max_steps=2) == 0
+    assert variables(tmp_path / "first")["global_step"] == 2

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import queue
 import re
 import shlex
 import signal
@@ -87,6 +88,44 @@ def test_a_dry_run_shows_the_commands(capsys, monkeypatch):
     assert train == "mtf-hetero train --seed=3 --workers=127.0.0.1:2300,127.0.0.2:7"
 
 
+def test_a_file_of_hosts_and_a_log_per_worker(ssh, tmp_path):
+    ports = free_port(), free_port()
+    (tmp_path / "hosts.txt").write_text(f"localhost:{ports[0]}  # here\n\nme@127.0.0.1:{ports[1]}\n")
+    flags = [f"--hostfile={tmp_path / 'hosts.txt'}", f"--log_dir={tmp_path / 'logs'}", f"--python={FAKE}"]
+    with begin(*flags, "--", "devices", "--help") as process:
+        err = process.communicate(timeout=60)[1]
+    assert process.returncode == 0, err
+    for host, port in zip(("localhost", "127.0.0.1"), ports, strict=True):
+        log = (tmp_path / "logs" / f"{host}_{port}.log").read_text()
+        assert re.fullmatch(rf"worker listens on 127.0.0.1:{port}, pid \d+\n", log), log
+        assert f"[{'me@' if host != 'localhost' else ''}{host}:{port}]" in err
+
+
+def test_a_file_without_hosts(tmp_path, capsys):
+    path = tmp_path / "hosts.txt"
+    for text, message in (("# none", "which has none; write one host per line"), ("a slots=4", "'a slots=4' is not a")):
+        path.write_text(text)
+        check_mistake(capsys, message, lambda: launch.main([f"--hostfile={path}", "--", "train"]))
+
+
+def test_a_worker_that_ends_is_started_again(monkeypatch):
+    monkeypatch.setattr(launcher, "_RESTART_SECONDS", 0.0)
+    host, said = launcher.Host.parse(f"localhost:{free_port()}", 0), queue.Queue()
+    commands = [[*FAKE.split(), "--host=127.0.0.1", f"--port={host.port}", "--show=KEY"]]
+    workers = launcher.LaunchedWorkers(
+        [host], commands, lambda number, line: said.put(line), first_input=b"", restarts=2
+    )
+    monkeypatch.setenv("KEY", "1")
+    with workers as launched:
+        assert launched.wait(60) == []
+        for again in ("; start 1 of 2 follows", "; start 2 of 2 follows", ""):
+            (pid,) = pids_in(said.get(timeout=60))
+            assert said.get(timeout=60).startswith("KEY is '1'")
+            os.kill(pid, signal.SIGKILL)
+            assert said.get(timeout=60) == f"the worker ended with exit code -9{again}"
+    assert said.empty()
+
+
 def test_the_value_of_a_variable_is_no_argument(ssh, monkeypatch):
     monkeypatch.setenv("TOKEN", "of this machine")
     ports = free_port(), free_port()
@@ -168,6 +207,10 @@ MISTAKES = [
     ("--hosts=localhost,no.such.host.invalid -- train", "host no.such.host.invalid:2222 is not known here: "),
     ("--hosts=a --port=0 -- train", "--port is 0; it must be from 1 to 65535"),
     ("--hosts=a --start_seconds=0 -- train", "--start_seconds is 0; it must be a positive number"),
+    ("--hosts=a --restarts=-1 -- train", "--restarts is -1; it must be 0 or more"),
+    ("--hosts=a --log_dir=/dev/null -- train", "--log_dir is '/dev/null': File exists; name another directory"),
+    ("--hosts=a --hostfile=b -- train", "argument --hostfile: not allowed with argument --hosts"),
+    ("-- train", "one of the arguments --hosts --hostfile is required"),
     ("--hosts=a --ssh= -- train", "--ssh is empty; give a command, or leave it out"),
     ("--hosts=a --env=2x=3 -- train", "--env names '2x'; write NAME=VALUE, or NAME for its value here"),
     ("--hosts=a --env=NO_NAME -- train", "--env names 'NO_NAME', which is not set here; write NO_NAME=VALUE"),

@@ -5,10 +5,11 @@ import re
 import pytest
 from absl.testing import flagsaver  # noqa: F401 - imported before the binary's flags are
 from estimator_oracle import scalars
-from training_runs import CPUS, ONE, check_mistake, read_rows, run
+from training_runs import CPUS, ONE, call, check_mistake, read_rows, run
 
+from mtf_hetero.cli.after import evaluate
 from mtf_hetero.cli.train.config import Config
-from mtf_hetero.cli.train.run import validation_rule
+from mtf_hetero.cli.train.run import Run, validation_rule
 
 
 @pytest.mark.full
@@ -39,6 +40,27 @@ def test_rows_of_a_training_that_is_resumed(tmp_path, capfd):
     assert set(scalars(tmp_path)) == tags | {"step_seconds"}
 
 
+def test_it_stops_when_tests_are_no_better_and_keeps_the_best(tmp_path, capfd, monkeypatch):
+    flags = ONE | {"max_steps": 40, "learning_rate": 0.02, "model_dir": tmp_path}
+    losses = iter([3.0, 2.0, 2.5, 2.0, 9.0, 9.0, 1.0, 1.5])
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "test", lambda self, **path: {"accuracy": 0.5, "loss": next(losses)})
+        assert run(**flags, eval_every=2, patience=2) == 0  # tested after steps 2, 4, 6 and 8, and at the end
+        said = capfd.readouterr().out
+        assert "\nstopped early: no test since step 4 was better (--patience=2)\n" in said
+        assert said.endswith(f"model.ckpt-8\nbest checkpoint: {tmp_path}/best, test loss 2 after step 4\n")
+        assert [path.name for path in (tmp_path / "best").glob("*.index")] == ["model.ckpt-4.index"]
+        assert run(model_dir=tmp_path) == 0  # nothing is left to train
+        assert "it was trained to step 8 before" in capfd.readouterr().out
+        assert run(model_dir=tmp_path, patience=20, max_steps=12) == 0  # tested after step 10, and at the end
+    assert f"best checkpoint: {tmp_path}/best, test loss 1 after step 10\n" in capfd.readouterr().out
+    assert [path.name for path in (tmp_path / "best").glob("*.index")] == ["model.ckpt-10.index"]
+    name = "model.ckpt-10.data-00000-of-00001"
+    assert (tmp_path / "best" / name).read_bytes() == (tmp_path / name).read_bytes()
+    assert call(evaluate, model_dir=tmp_path / "best") == 0
+    assert f'"checkpoint": "{tmp_path}/best/model.ckpt-10"' in capfd.readouterr().out
+
+
 def test_when_it_is_tested():
     class Images:
         train_size, test_size = 100, 10
@@ -60,7 +82,7 @@ def test_quiet_prints_the_result_alone(tmp_path, capfd):
     assert run(**ONE | {"max_steps": 3, "log_steps": 1}, quiet=True, eval_every=2, model_dir=tmp_path) == 0
     out, err = capfd.readouterr()
     assert err == ""
-    assert re.fullmatch(r"test accuracy: .*\nimages per second: \S+\ncheckpoint: \S+\n", out)
+    assert re.fullmatch(r"test accuracy: .*\nimages per second: \S+\ncheckpoint: \S+\nbest checkpoint: .*\n", out)
     check_mistake(capfd, "error: --model_dir holds", **ONE | {"optimizer": "adam"}, quiet=True, model_dir=tmp_path)
 
 

@@ -76,6 +76,16 @@ def one_device(of_one_device):
     return variables(of_one_device)
 
 
+def test_a_dry_run_needs_no_images(tmp_path, capfd):
+    place = {"devices": CPUS, "list_speed": "70,25,5", "data_dir": tmp_path, "dry_run": True}
+    assert run(model="paper_cifar", dataset="cifar10", **place) == 0
+    out = capfd.readouterr().out
+    assert "paper_cifar: 4,610,766 parameters" in out
+    assert "cifar10: 50,000 training and 10,000 test images of 32 x 32 x 3" in out
+    assert "cifar10 is not prepared here, but the sizes of its images are known" in out
+    assert re.search(r"conv1/filters +60 over all: 42, 15, 3\n", out)
+
+
 def test_a_dry_run_says_what_it_takes_and_trains_nothing(tmp_path, capfd):
     assert run(**FAST, layout="hybrid", mesh_shape="model:3", dry_run=True, model_dir=tmp_path / "model") == 0
     out = capfd.readouterr().out
@@ -144,6 +154,43 @@ def test_a_run_resumed_on_another_layout_is_as_one_that_never_stopped(one_device
     out = capfd.readouterr().out
     assert "\nnot traced: 1, for 0 steps are left\n" in out
     assert "images per second: none, it was trained to step 4 before" in out
+
+
+def test_mixed_precision(tmp_path):
+    """The network is computed in bfloat16, the weights stay float32, and layouts agree but for the rounding."""
+    for name, options in {"full": {}, "one": {"compute_dtype": "bfloat16"}}.items():
+        assert run(**ONE | options, model_dir=tmp_path / name) == 0
+    assert run(**FAST, compute_dtype="bfloat16", list_speed="3,2,1", model_dir=tmp_path / "three") == 0
+    full, one = variables(tmp_path / "full"), variables(tmp_path / "one")
+    del one["global_step"]
+    assert {value.dtype.name for value in one.values()} == {"float32"}
+    assert all((value != full[name]).any() for name, value in one.items())
+    check_variables(tmp_path / "three", variables(tmp_path / "one"), atol=2e-3)
+
+
+def test_it_starts_from_the_weights_of_another_training(of_one_device, tmp_path, capfd):
+    first = variables(of_one_device)
+    assert (
+        run(
+            **ONE | {"max_steps": 1, "learning_rate": 1e-30, "optimizer": "adam"},
+            model_dir=tmp_path / "same",
+            initial_weights=of_one_device,
+        )
+        == 0
+    )
+    out = capfd.readouterr().out
+    path = tf.train.latest_checkpoint(str(of_one_device))
+    assert f"\n10 of 10 variables start from {path}\n" in out
+    found = variables(tmp_path / "same")
+    assert found["global_step"] == 1
+    assert all((found[name] == value).all() for name, value in first.items() if name != "global_step")
+    assert run(**ONE | {"model": "vgg11"}, initial_weights=path, dry_run=True) == 0
+    said = rf"\n1 of 22 variables start from {path}; initialized: conv1_1/kernel, conv1_1/bias, .* and 17 more\n"
+    assert re.search(said, capfd.readouterr().out)
+    options = {**ONE, "model": "paper_mnist", "dry_run": True, "initial_weights": tmp_path}
+    check_mistake(
+        capfd, "where there is no checkpoint; name a directory of a run, or DIRECTORY/model.ckpt-7", **options
+    )
 
 
 def test_the_checkpoint_of_something_else(of_one_device, capfd):

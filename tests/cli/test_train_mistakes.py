@@ -42,6 +42,7 @@ ON_THREE = [  # devices
     ({"model_dir": __file__}, "which is a file; name a directory"),
     ({"model_dir": "/proc/no/such"}, "--model_dir is '/proc/no/such', which cannot be made"),
     ({"eval_every": "often"}, "--eval_every is 'often'; write a number of steps, such as 500, or of epochs"),
+    ({"patience": 2}, "--patience is 2 without --eval_every, which tests; give both"),
     ({"eval_every": "641"}, "--eval_every is '641', but the training ends before, after step 640; give a smaller"),
     ({"eval_every": "5epochs"}, "--eval_every is '5epochs', but the training ends before, after step 640"),
     ({"wait_for_workers": "soon"}, "--wait_for_workers is 'soon'; write seconds, such as 60, or forever"),

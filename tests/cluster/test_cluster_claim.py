@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import psutil
@@ -134,6 +135,16 @@ def test_what_was_taken_is_given_back_where_another_is_held_and_at_an_orderly_en
 
 
 @pytest.mark.full
+def test_all_workers_are_given_back_at_the_same_time(monkeypatch):
+    """At the end of Python, each one that is gone takes seconds."""
+    all_begun, begun = threading.Barrier(3), []
+    monkeypatch.setattr(claim, "_holdings", {address: claim._Holding(address) for address in "abc"})
+    monkeypatch.setattr(claim, "_close", lambda session: begun.append(all_begun.wait(30)))
+    monkeypatch.setattr(claim, "_CLOSE_SECONDS", 30)
+    claim._release_all()
+    assert sorted(begun) == [0, 1, 2] and not claim._holdings
+
+
 def test_a_worker_that_was_started_anew_is_taken_again():
     local = LocalCluster("0.5", report=lambda line: None)
     with local:

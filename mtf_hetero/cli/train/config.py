@@ -17,7 +17,7 @@ SCHEDULES = ("constant", "cosine", "linear")
 WIRE_DTYPES = ("bfloat16", "float16")
 FOREVER, ON, OFF = "forever", "on", "off"
 SPATIAL = "spatial"
-_PLACED = (  # the fields of a Request
+PLACED = (  # the fields of a Request
     *("layout", "list_speed", "mesh_shape", "devices", "workers", "port", "local_cluster"),
     *("memory_limit", "measure_seconds", "dense_shares"),
 )
@@ -192,6 +192,13 @@ class Config:
         f"{AUTO}: if that costs less than 5 % of the training, or 5 seconds. {ON}: always. {OFF}: never.",
         kind=Text((AUTO, ON, OFF)),
     )
+    compute_dtype: str | None = _flag(
+        None,
+        "bfloat16: compute the network in this type, and keep weights, updates and the loss in float32 (mixed "
+        "precision). It saves memory of activations, and is faster on GPUs with tensor cores. By default float32. "
+        "A Keras file has a dtype policy in place of this flag.",
+        kind=Text(("bfloat16",)),
+    )
     wire_dtype: str | None = _flag(
         None,
         f"{' or '.join(WIRE_DTYPES)}: round numbers to this type where they are sent between devices. It halves the "
@@ -202,6 +209,18 @@ class Config:
         None,
         "How often to test during training: a number of steps, such as 500, or of epochs, such as 1epoch or 5epochs. "
         "By default only at the end.",
+    )
+    initial_weights: str | None = _flag(
+        None,
+        "Start a new training from the weights of another one: a directory of a run, or one checkpoint such as "
+        "DIR/model.ckpt-500. Variables of the same name and shape are taken, the others are initialized. A .keras file "
+        "of --model has its weights.",
+    )
+    patience: int | None = _flag(
+        None,
+        "Stop after so many tests of --eval_every in a row whose loss is not lower than the lowest one before. "
+        "MODEL_DIR/best has the checkpoint of the lowest loss.",
+        kind=_POSITIVE,
     )
     summary_steps: int = _flag(
         50, "Steps between two rows of MODEL_DIR/metrics.jsonl and of TensorBoard's curves.", kind=_POSITIVE
@@ -243,6 +262,8 @@ class Config:
             raise ValueError(f"--trace_steps is {','.join(map(str, self.trace_steps))}; steps count from 0")
         if self.eval_every is not None:
             parse_eval_every(self.eval_every)
+        if self.patience is not None and self.eval_every is None:
+            raise ValueError(f"--patience is {self.patience} without --eval_every, which tests; give both")
         if self.dense_rounds and self.layout != HYBRID:
             raise ValueError(
                 f"--dense_rounds is True, which only --layout={HYBRID} uses; remove it, or give that layout"
@@ -256,7 +277,7 @@ class Config:
     @property
     def request(self) -> Request:
         """The devices and the layout of the flags."""
-        return Request(**{name: getattr(self, name) for name in _PLACED}, are_flags=True)
+        return Request(**{name: getattr(self, name) for name in PLACED}, are_flags=True)
 
     @property
     def wait_seconds(self) -> float:

@@ -3,12 +3,13 @@
 import dataclasses
 import json
 import os
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from mtf_hetero import data
 from mtf_hetero._support import loading, schema
 from mtf_hetero._support.files import write_text
-from mtf_hetero.cli.train.config import MOST_WHOLE, Config, value_type
+from mtf_hetero.cli.train.config import MOST_WHOLE, PLACED, Config, value_type
 
 NAME = "config.yaml"  # in a model directory
 _FIELDS = {field.name: field for field in dataclasses.fields(Config)}
@@ -31,6 +32,7 @@ def _kind_in_file(field: dataclasses.Field) -> schema.Kind:
 SCHEMA = schema.Record({name: _kind_in_file(field) for name, field in _FIELDS.items()}, _FIELDS, noun="flag")
 _PATHS = {  # fields that may be a path -> whether a value is a path
     "data_dir": lambda value: True,
+    "initial_weights": lambda value: True,
     "layout": os.path.isfile,
     "model": lambda value: value.endswith(".keras"),
 }
@@ -38,6 +40,8 @@ _HEAD = """\
 # Every flag of the run that last trained here, but for --model_dir. To repeat the run in another directory:
 #   mtf-hetero train --config={path} --model_dir=ANOTHER_DIRECTORY
 """
+_OF_PLACES = {*PLACED, "dense_rounds"}  # flags that fit each other
+_OF_ONE_RUN = {"trace_steps"}
 
 
 def load(path: str) -> dict[str, Any]:
@@ -60,6 +64,35 @@ def load(path: str) -> dict[str, Any]:
     return values
 
 
+def load_resumed(model_dir: str, given: Collection[str]) -> dict[str, Any]:
+    """Return the values of MODEL_DIR/config.yaml for the flags that are not given; {}: there is no such file.
+
+    Flags of devices and layouts fit each other: if one of them is given, the file gives none of them.
+
+    Args:
+      model_dir: the directory of the run; "": it has none.
+      given: names of the flags on the command line.
+
+    Raises:
+      ValueError: one line with the fault.
+    """
+    path = os.path.join(model_dir, NAME)
+    if not model_dir or not os.path.isfile(path):
+        return {}
+    left_out = {*given, *_OF_ONE_RUN, *(_OF_PLACES if _OF_PLACES & {*given} else ())}
+    return {name: value for name, value in load(path).items() if name not in left_out}
+
+
+def describe_resumed(model_dir: str, values: Mapping[str, object]) -> str:
+    """Return a line with the values of `load_resumed` that are no defaults; "": there are none."""
+    flags = []
+    for name, value in values.items():
+        if value != _FIELDS[name].default:
+            text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+            flags.append(f"--{name}" if value is True else f"--{name}={text}")
+    return f"from {os.path.join(model_dir, NAME)}: {' '.join(flags)}\n" if flags else ""
+
+
 def save(config: Config, model_dir: str) -> None:
     """Write a configuration to MODEL_DIR/config.yaml, which replaces the file of an earlier run.
 
@@ -76,7 +109,7 @@ def save(config: Config, model_dir: str) -> None:
     write_text(path, "".join(lines))  # JSON values are valid YAML
 
 
-def full_path(config: Config, name: str) -> Any:
+def full_path(config: Config, name: str) -> object:
     """Return a field's value for any working directory: a full path, and any other value unchanged."""
     value = getattr(config, name)
     if name == "dataset":

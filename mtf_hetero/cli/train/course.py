@@ -12,7 +12,8 @@ from mtf_hetero import checkpoint as saver_lib
 from mtf_hetero import data
 from mtf_hetero._compat import tf
 from mtf_hetero._support import command_line, extras, logs
-from mtf_hetero.cli.train import config_file, inputs, recorded
+from mtf_hetero.cli.train import best, config_file, inputs, recorded
+from mtf_hetero.cli.train.best import TEST, VALIDATION
 from mtf_hetero.cli.train.prepare import place_with, place_without
 from mtf_hetero.cli.train.run import LOST, Run, validation_rule
 from mtf_hetero.cluster import UnreachableWorkerError
@@ -30,7 +31,6 @@ from mtf_hetero.estimator.rebalance_hook import RebalanceHook
 from mtf_hetero.estimator.validation import ValidatingSaverHook
 from mtf_hetero.planner.resizing import Resizer
 
-VALIDATION = "validation"  # a kind of rows in metrics.jsonl
 _ANSWER_SECONDS = 5.0
 
 
@@ -42,8 +42,7 @@ def train(run: Run) -> int:
     try:
         with logs.on_console(), data.unreadable_as_value_error():
             with saver_lib.as_write_error(f"cannot write to {run.model_dir}"):
-                config_file.save(run.config, run.model_dir)
-                recorded.save(run.config, run.model, run.dataset, run.model_dir)
+                _describe(run, run.model_dir)
             Course(run).train_and_test()
     except tf.train.NanLossDuringTrainingError:
         print(
@@ -64,6 +63,12 @@ def train(run: Run) -> int:
         command_line.say(f"{error}; {run.how_to_resume()}")
         return command_line.WRONG_USAGE
     return 0
+
+
+def _describe(run: Run, directory: str) -> None:
+    """Write the files about a run to a directory."""
+    config_file.save(run.config, directory)
+    recorded.save(run.config, run.model, run.dataset, directory)
 
 
 def _verbosity(run: Run) -> int:
@@ -117,12 +122,13 @@ class Course:
             uncounted=config.trace_steps,
         )
         hooks = self._hooks(metrics)
-        run.estimator.train(run.train_input, hooks=hooks, max_steps=run.total_steps, elastic=self._elastic)
+        if not self._is_over():
+            run.estimator.train(run.train_input, hooks=hooks, max_steps=run.total_steps, elastic=self._elastic)
         step = int(run.estimator.get_variable_value(tf.GraphKeys.GLOBAL_STEP))
         with saver_lib.as_write_error(f"cannot write to {run.model_dir}"):
             self._log.begin(step)  # no session has begun it if no step was left
         if run.dataset.test_size:
-            print(self._test_and_log("test", step))
+            print(self._test_and_log(TEST, step))
         else:
             print(f"not tested: there are no test {self._unit}")
         steps_per_second = metrics.pace.steps_per_second
@@ -130,7 +136,11 @@ class Course:
             print(f"{self._unit} per second: {steps_per_second * config.batch_size:.1f}")
         else:
             print(f"{self._unit} per second: none, it was trained to step {step} before")
-        print(f"checkpoint: {run.estimator.latest_checkpoint()}")
+        path = run.estimator.latest_checkpoint()
+        print(f"checkpoint: {path}")
+        if path and config.eval_every is not None:
+            tests = self._keep_best(step, path)
+            print(f"best checkpoint: {run.model_dir}/{best.NAME}, test loss {tests.loss:.4g} after step {tests.best}")
 
     def _hooks(self, metrics: MetricsHook) -> list[tf.train.SessionRunHook]:
         run, config = self.run, self.run.config
@@ -289,10 +299,32 @@ class Course:
         with saver_lib.as_write_error(f"cannot write to {self.run.model_dir}"):
             self._log.append("event", event.step, values, again=True)
 
-    def _validate(self, step: int, path: str) -> None:
+    def _validate(self, step: int, path: str) -> bool:
+        """Test a checkpoint, keep the best one, and return whether the training is to stop."""
         report = self._test_and_log(VALIDATION, step, path)
         if not self.run.config.quiet:
             extras.write_above_bars(f"step {step}: {report}")
+        self._keep_best(step, path)
+        return self._is_over()
+
+    def _keep_best(self, step: int, path: str) -> best.Tests:
+        """Keep a checkpoint that was tested if that test is the best one; return the tests."""
+        run, tests = self.run, best.read_tests(self.run.model_dir)
+        assert tests is not None
+        if tests.best == step:
+            with saver_lib.as_write_error(f"cannot write to {run.model_dir}"):
+                best.keep(path, run.model_dir, lambda directory: _describe(run, directory))
+        return tests
+
+    def _is_over(self) -> bool:
+        """Return whether so many tests in a row were no better as --patience says."""
+        patience, tests = self.run.config.patience, best.read_tests(self.run.model_dir)
+        if patience is None or tests is None or tests.since < patience:
+            return False
+        if not self.run.config.quiet:
+            text = f"stopped early: no test since step {tests.best} was better (--patience={patience})"
+            extras.write_above_bars(text)
+        return True
 
     def _test(self, kind: str, path: str | None) -> dict[str, Any]:
         """Test a checkpoint. At the end of the training, lost workers are left out."""

@@ -11,7 +11,7 @@ from mtf_hetero.cli.train.config import Config, value_type
 GROUPS = types.MappingProxyType(  # title -> fields of Config, in the order of the help
     {
         "data": ("dataset", "data_dir", "image_size", "augment"),
-        "model": ("model", "recompute"),
+        "model": ("model", "initial_weights", "compute_dtype", "recompute"),
         "layout": (
             *("layout", "list_speed", "mesh_shape", "dense_shares", "dense_rounds", "wire_dtype"),
             *("measure_seconds", "memory_limit", "dry_run", "simulate"),
@@ -22,7 +22,7 @@ GROUPS = types.MappingProxyType(  # title -> fields of Config, in the order of t
         ),
         "training": (
             *("batch_size", "train_epochs", "max_steps", "optimizer", "learning_rate", "learning_rate_schedule"),
-            *("seed", "eval_every", "verify"),
+            *("seed", "eval_every", "patience", "verify"),
         ),
         "output": (
             *("model_dir", "save_checkpoints_secs", "quiet", "log_steps"),

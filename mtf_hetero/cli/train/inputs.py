@@ -68,7 +68,12 @@ def load(config: Config, model: Model, record: Record | None = None) -> Dataset:
 def _load_images(config: Config, record: Record | None) -> data.Dataset:
     names = () if record is None else record.class_names
     dataset = data.load(
-        config.dataset, config.data_dir, image_size=config.image_size, seed=config.seed, class_names=names
+        config.dataset,
+        config.data_dir,
+        image_size=config.image_size,
+        seed=config.seed,
+        class_names=names,
+        needs_images=not config.dry_run,
     )
     if record is not None:
         return record.with_recorded_statistics(record.with_change_note(dataset))

@@ -12,7 +12,7 @@ from mtf_hetero import checkpoint as saver_lib
 from mtf_hetero import data, placement
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support import files
-from mtf_hetero.cli.train import inputs, meshes, recorded
+from mtf_hetero.cli.train import initial, inputs, meshes, recorded
 from mtf_hetero.cli.train import program as network
 from mtf_hetero.cli.train.config import Config
 from mtf_hetero.cli.train.run import Draft, Run, build_step, check_steps
@@ -45,6 +45,8 @@ def prepare(config: Config, stack: contextlib.ExitStack) -> Draft:
     draft = _draft(config, stack, _resumed_model(config), record=_resumed_record(config))
     if not draft.request.is_measured:  # checked first, so that a wrong layout leaves no directory
         draft = dataclasses.replace(draft, placement=_find_placement(draft))
+    if config.initial_weights is not None and (config.model_dir is None or not saver_lib.find(config.model_dir).path):
+        draft = initial.with_weights(draft)
     model_dir = "" if config.dry_run else _make_model_dir(config.model_dir)
     if model_dir:
         stack.enter_context(saver_lib.run_lock(model_dir))
@@ -269,6 +271,7 @@ def _check_parts(config: Config, model: Model) -> None:
     for name, wanted, known in (
         ("recompute", config.recompute, model.recomputes),
         ("dense_rounds", config.dense_rounds, model.in_rounds),
+        ("compute_dtype", config.compute_dtype, not is_keras(config.model)),
     ):
         if wanted and not known:
             raise ValueError(f"--{name} is given, which --model={config.model} does not know; remove it")
@@ -309,6 +312,8 @@ def _build_on(
     if config.recompute:
         changes["recompute"] = config.recompute
     build = functools.partial(model.build, **changes)
+    if config.compute_dtype is not None:
+        build = network.computing_in(config.compute_dtype, build)
     with tf.Graph().as_default():
         graph = build_graph(config, dataset, task, batch, build).graph
     return {"batch": batch, "build": build, "graph": graph}

@@ -167,6 +167,15 @@ def _build_outputs(
     return Built(graph, mesh, build(images, training=training)), importer
 
 
+def computing_in(dtype: str, build: Callable[..., mtf.Tensor]) -> Callable[..., mtf.Tensor]:
+    """Return a function that builds a network in another type, between images and outputs of their type."""
+
+    def build_in_dtype(images: mtf.Tensor, **options: object) -> mtf.Tensor:
+        return mtf.cast(build(mtf.cast(images, tf.as_dtype(dtype)), **options), images.dtype)
+
+    return build_in_dtype
+
+
 def build_training(
     image: Given,
     label: Given,

@@ -214,6 +214,11 @@ class LocalCluster(LimitedProcesses):
         self._return_memory = return_memory
         self.addresses: list[str] = []
 
+    @property
+    def workers(self) -> tuple[str, ...]:
+        """Return "host:port" of each worker while this is entered; otherwise none."""
+        return tuple(self.addresses) if self._guard is not None else ()
+
     def __enter__(self) -> Cluster:
         """Start all workers at the same time, and wait until each answers.
 

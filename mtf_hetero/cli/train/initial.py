@@ -1,0 +1,46 @@
+"""Start a new training from the weights of another one, whose network may differ in some layers."""
+
+import dataclasses
+import os
+
+from mtf_hetero import checkpoint as saver_lib
+from mtf_hetero._compat import tf
+from mtf_hetero.cli.train.run import Draft
+from mtf_hetero.models.registry import is_keras
+
+_SHOWN = 4
+
+
+def with_weights(draft: Draft) -> Draft:
+    """Return a draft whose variables start from those of --initial_weights that have their name and shape.
+
+    Raises:
+      ValueError: there is no checkpoint, or none of its variables fits.
+    """
+    config = draft.config
+    assert config.initial_weights is not None
+    given = os.path.expanduser(config.initial_weights)
+    flag = f"--initial_weights is {config.initial_weights!r}"
+    if is_keras(config.model):
+        raise ValueError(
+            f"{flag}, but --model={config.model} has weights of its own; remove the flag, or name a .keras file"
+        )
+    path = saver_lib.find(given).path if os.path.isdir(given) else given
+    if path is None or not os.path.isfile(f"{path}.index"):
+        raise ValueError(f"{flag}, where there is no checkpoint; name a directory of a run, or DIRECTORY/model.ckpt-7")
+    # An optimizer's variable has the name of a weight, and more: kernel/adam_m, kernel_slot_v
+    weights = {
+        name: shape
+        for name, shape in draft.shapes.items()
+        if shape and not any(name != other and name.startswith(other) for other in draft.shapes)
+    }
+    saved = dict(tf.train.list_variables(path))
+    values = {name: tf.train.load_variable(path, name) for name, shape in weights.items() if saved.get(name) == shape}
+    if not values:
+        raise ValueError(f"{flag}, which has no variable of --model={config.model} in the same shape; name another one")
+    others = [name for name in weights if name not in values]
+    more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
+    rest = f"; initialized: {', '.join(others[:_SHOWN])}{more}" if others else ""
+    note = f"{len(values)} of {len(weights)} variables start from {path}{rest}"
+    model = dataclasses.replace(draft.model, initial=lambda: values)
+    return dataclasses.replace(draft, model=model, notes=(*draft.notes, note))
