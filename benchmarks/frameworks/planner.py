@@ -80,7 +80,7 @@ class Planner:
         plans = {**alone, **recipes, "plan": plan}
         turns = trying.race(build, self._cluster, plans, rounds=rounds)
         tried = [next(iter(alone)), min(recipes, key=lambda name: recipes[name].seconds), "plan"]
-        taken = trying.winner({name: turns[name] for name in tried})
+        taken = trying.winner({name: turns[name] for name in tried}, {name: plans[name].seconds for name in tried})
         spent = {"calibrate_seconds": calibrated - begin, "plan_seconds": planned - calibrated, "speeds": list(speeds)}
         return {
             name: {**_row(plans[name]), "turns": list(turns[name]), "is_taken": name == taken, **spent}
