@@ -3,6 +3,7 @@
 import dataclasses
 import time
 from collections.abc import Callable, Iterator
+from typing import TypeAlias
 
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support import deadline
@@ -16,6 +17,7 @@ from mtf_hetero.planner.planning import Planner, Progress, report_nothing
 
 _LEFT_OUT_SECONDS = 20.0  # limit for the analysis of devices left out, if the search took no longer
 _LEAST_SECONDS = 2.0  # for the same plan under other assumptions
+Assumptions: TypeAlias = Iterator[tuple[str, Machines]]
 _HINT = "explain=True says when the devices that are not used would pay off."
 
 
@@ -107,7 +109,8 @@ def answer(
             limit = max(_LEFT_OUT_SECONDS, took)
             others = left_out.devices_left_out(graph, machines, found, search, seconds=limit)
         enter("planning under other assumptions")
-        flips = _flips(planner, machines, found, max(_LEAST_SECONDS, took if explains else 0.0))
+        changed = _other_assumptions(machines, found, rates=explains)
+        flips = _flips(planner, changed, found, max(_LEAST_SECONDS, took if explains else 0.0))
     lines = [verdict.verdict(found, machines.names, others)]
     about = [f"For {network.about}."] * bool(network.about)
     if assumed := ", ".join(machines.assumed.values()):
@@ -120,12 +123,12 @@ def answer(
     return Planned(found, machines, "\n\n".join(parts), others, graph)
 
 
-def _flips(planner: Planner, machines: Machines, found: Plan, seconds: float) -> list[str]:
+def _flips(planner: Planner, assumptions: Assumptions, found: Plan, seconds: float) -> list[str]:
     """Return sentences on the assumptions with which other devices would be used, as far as there is time to tell."""
     lines: list[str] = []
     try:
         with deadline.within(seconds):
-            for words, changed in _other_assumptions(machines, found):
+            for words, changed in assumptions:
                 other = planner.find(changed, refines=False)
                 deadline.check()
                 if set(other.devices) != set(found.devices):
@@ -136,8 +139,14 @@ def _flips(planner: Planner, machines: Machines, found: Plan, seconds: float) ->
     return lines
 
 
-def _other_assumptions(machines: Machines, found: Plan) -> Iterator[tuple[str, Machines]]:
-    """Generate the same devices under other assumptions than those that were made, in words and as figures."""
+def _other_assumptions(machines: Machines, found: Plan, *, rates: bool) -> Assumptions:
+    """Generate the same devices under other assumptions than those that were made, in words and as figures.
+
+    Args:
+      machines: the devices.
+      found: the plan for them.
+      rates: whether to assume other rates of arithmetic too: each takes as long as the first search.
+    """
     is_split = len(found.devices) > 1
     if len(machines.names) == 1:
         return
@@ -146,7 +155,7 @@ def _other_assumptions(machines: Machines, found: Plan) -> Iterator[tuple[str, M
             yield "Over 1 Gbit/s", dataclasses.replace(machines, link=parse_link("1Gbit/s"))
         if len(found.devices) < len(machines.names):
             yield "Over PCIe 4.0", dataclasses.replace(machines, link=LINKS["pcie4"])
-    if "rates" in machines.assumed:
+    if rates and "rates" in machines.assumed:
         for part in (0.2, 0.6):
             yield f"If steps reach {round(100 * part)} % of that peak", _at(machines, part / EFFICIENCY)
 
