@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support import extras
-from mtf_hetero.cluster import Cluster
+from mtf_hetero.cluster import Cluster, gpus
 from mtf_hetero.cluster.devices import Device, shorten
 from mtf_hetero.cluster.watch import run_watched
 from mtf_hetero.cost.hardware import cache_directory
@@ -153,8 +153,13 @@ def requested_cluster(request: Request, workers: Sequence[str] | None = None) ->
     if found is not None:
         return found
     cluster = Cluster.local(devices)
-    gpus = tuple(device for device in cluster.devices if device.startswith("gpu"))
-    return dataclasses.replace(cluster, devices=gpus) if devices is None and gpus else cluster
+    if devices is not None:
+        return cluster
+    found_gpus = tuple(device for device in cluster.devices if device.startswith("gpu"))
+    if not found_gpus:
+        gpus.warn_of_unused()
+        return cluster
+    return dataclasses.replace(cluster, devices=found_gpus)
 
 
 def leave_out(

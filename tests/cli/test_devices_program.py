@@ -6,7 +6,7 @@ import json
 import pytest
 from tiers import on_workers
 
-from mtf_hetero import tf
+from mtf_hetero import placement, tf
 from mtf_hetero._compat import status_devices
 from mtf_hetero.cli import devices
 from mtf_hetero.cluster import Cluster, gpus, granted, probe
@@ -72,6 +72,16 @@ def test_why_there_is_no_gpu(visible, driver, cuda, reason, monkeypatch):
     with pytest.raises(ValueError, match="device 'gpu:0' does not exist: TensorFlow finds no GPU; ") as raised:
         local_device("gpu:0", 0)
     assert reason in str(raised.value) and str(raised.value).endswith("; or name another device, such as cpu:0")
+
+
+@pytest.mark.parametrize(("visible", "is_said"), [("0", True), ("-1", False)])
+def test_a_gpu_that_cannot_be_used_is_said(visible, is_said, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setattr(gpus, "has_driver", lambda: True)
+    said = []
+    monkeypatch.setattr(tf.logging, "warning", lambda text, *values: said.append(text % values))
+    assert placement.requested_cluster(placement.Request()).devices == ("cpu:0",)
+    assert [text.startswith("no GPU is used: an NVIDIA driver is installed, but ") for text in said] == [True] * is_said
 
 
 def test_a_worker_that_does_not_answer_is_one_line(capsys):
