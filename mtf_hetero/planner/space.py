@@ -193,8 +193,9 @@ class Space:
         found = {}
         for name, of_name in sizes.items():
             total, granule = sum(of_name), self.granules.get(name, 1)
-            caps = [math.floor(min(1.0, fraction) * total) if size else 0 for fraction, size in zip(left, of_name)]
-            if sum(cap // granule * granule for cap in caps) >= total and total % granule == 0:
+            pairs = zip(left, of_name, strict=True)
+            caps = [math.floor(min(1.0, fraction) * total) if size else 0 for fraction, size in pairs]
+            if sum(cap // granule * granule for cap in caps) >= total:
                 vector = split_among_positive(total, of_name, minimum=0, multiple_of=granule, caps=caps)
             elif any(caps):
                 vector = split_among_positive(total, caps, multiple_of=granule)
