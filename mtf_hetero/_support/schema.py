@@ -12,7 +12,7 @@ of a value.
 import dataclasses
 import math
 import reprlib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 _MOST_CHARACTERS = 10_000
@@ -252,6 +252,34 @@ class Maybe(Kind):
 
     def read(self, value: object, name: str = "") -> Any:
         return None if value is None else self.of.read(value, name)
+
+
+@dataclasses.dataclass(frozen=True)
+class OrWords(Kind):
+    """A value, or words for it.
+
+    Args:
+      of: the kind of the value.
+      convert: returns the value that text means; its ValueError is shown with the field's name.
+      examples: of such words, for a message.
+    """
+
+    of: Kind
+    convert: Callable[[str], object]
+    examples: str
+
+    def __str__(self) -> str:
+        return f"{self.of}, or words such as {self.examples}"
+
+    def read(self, value: object, name: str = "") -> Any:
+        if not isinstance(value, (str, Mapping)):
+            raise self._refuse(value, name)
+        if isinstance(value, str):
+            try:
+                value = self.convert(value)
+            except ValueError as error:
+                raise ValueError(f"{name or 'the file'}: {error}") from None
+        return self.of.read(value, name)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,9 +23,9 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from mtf_hetero._support import loading
-from mtf_hetero._support.schema import Kind, Many, Number, Record, Table, Text
+from mtf_hetero._support.schema import Many, Number, OrWords, Record, Table, Text
 from mtf_hetero.cost.kinds import EFFICIENCY, KINDS, KindName
-from mtf_hetero.cost.links import LINK_FIELDS, LINKS, Link, LinkValue
+from mtf_hetero.cost.links import LINK_FIELDS, LINK_VALUE, LINKS, Link
 from mtf_hetero.cost.machines import LINK, Machine, Machines
 
 _PEAKS = MappingProxyType(  # {entry: (the rate of which it is a peak, the part that a step reaches)}
@@ -58,28 +58,25 @@ _DEVICE = {
 _ENDS = {"from": Text(least=1, of_number=True), "to": Text(least=1, of_number=True)}
 
 
-class _DeviceEntry(Kind):
-    """A device in a file: its kind in words, such as "2 x RTX 3090", or an object."""
-
-    _record = Record(_DEVICE, _DEVICE)
-
-    def __str__(self) -> str:
-        return str(self._record)
-
-    def read(self, value: object, name: str = "") -> Entry:
-        return self._record.read(_entry(value) if isinstance(value, str) else value, name)
+def _entry(words: str) -> Entry:
+    """Return what "gpu:0=2 x RTX 3090" says, as the entry of a file."""
+    match = _WORDS.fullmatch(words.strip())
+    if match is None:
+        return {"kind": words}
+    entry = {name: text.strip() for name, text in match.groupdict().items() if text}
+    return entry | {"count": int(entry["count"])} if "count" in entry else entry
 
 
 SCHEMA = Record(
     {
         "devices": Many(
-            _DeviceEntry(),
+            OrWords(Record(_DEVICE, _DEVICE), _entry, "2 x RTX 3090"),
             least=1,
             most=MOST_DEVICES,
             description=f"a list of 1 to {MOST_DEVICES} devices, such as [{{kind: V100, count: 2}}]",
         ),
-        "link": LinkValue(),
-        "inner_link": LinkValue(),
+        "link": LINK_VALUE,
+        "inner_link": LINK_VALUE,
         "links": Many(Record({**_ENDS, **LINK_FIELDS})),
         "step_seconds": _SECONDS,
     },
@@ -127,7 +124,7 @@ def convert_to_machines(value: object) -> Machines:
         twice.add(ends)
         links.pop(ends[::-1], None)
         links[ends] = Link(**{field: entry[field] for field in LINK_FIELDS})
-    link = value.get("link", LINK)
+    link = Link(**value["link"]) if "link" in value else LINK
     return Machines(tuple(named), link, links, value.get("step_seconds", 0.0), _assumptions(value, named, links))
 
 
@@ -155,21 +152,12 @@ def parse_devices(text: str, link: str | None = None, inner_link: str | None = N
     return convert_to_machines({"devices": list(itertools.chain(*groups)), **value})
 
 
-def _entry(words: str) -> Entry:
-    """Return what "gpu:0=2 x RTX 3090" says, as the entry of a file."""
-    match = _WORDS.fullmatch(words.strip())
-    if match is None:
-        return {"kind": words}
-    entry = {name: text.strip() for name, text in match.groupdict().items() if text}
-    return entry | {"count": int(entry["count"])} if "count" in entry else entry
-
-
 def _inner_links(value: Entry, names: Sequence[str]) -> dict[tuple[str, str], Link]:
     """Return the links between the devices of each machine that the file groups."""
     groups = [entry.get("machine") for entry in value["devices"] for _ in range(entry.get("count", 1))]
     if all(group is None for group in groups):
         return {}
-    link = value.get("inner_link", LINKS[_INNER])
+    link = Link(**value["inner_link"]) if "inner_link" in value else LINKS[_INNER]
     pairs = itertools.combinations(zip(names, groups, strict=True), 2)
     return {(a, b): link for (a, one), (b, other) in pairs if one is not None and one == other}
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from mtf_hetero._support.schema import Kind, Number, Record, shorten
+from mtf_hetero._support.schema import Number, OrWords, Record, shorten
 
 REACHED = 0.8  # of a link's rate, by messages
 _NETWORK_SECONDS = 5e-5  # latency of a message through TensorFlow's gRPC between two hosts of a wired network
@@ -99,21 +99,4 @@ def parse_link(text: str) -> Link:
 
 _SECONDS = Number(least=0, most=1e6, of_text=True)
 LINK_FIELDS = {"latency_seconds": _SECONDS, "bytes_per_second": Number(least=1, of_text=True)}
-_RECORD = Record(LINK_FIELDS)
-
-
-class LinkValue(Kind):
-    """A link in a file: its figures, or words for it; `read` returns the Link."""
-
-    def __str__(self) -> str:
-        return f"{_RECORD}, or words such as pcie4 or 10Gbit/s"
-
-    def read(self, value: object, name: str = "") -> Link:
-        if isinstance(value, str):
-            try:
-                return parse_link(value)
-            except ValueError as error:
-                raise ValueError(f"{name or 'the link'}: {error}") from None
-        if not isinstance(value, Mapping):
-            raise self._refuse(value, name)
-        return Link(**_RECORD.read(value, name))
+LINK_VALUE = OrWords(Record(LINK_FIELDS), lambda text: dataclasses.asdict(parse_link(text)), "pcie4 or 10Gbit/s")

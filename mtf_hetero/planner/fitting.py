@@ -25,7 +25,6 @@ from mtf_hetero.planner.search import NoAssignmentError
 MOST_DEVICES = 16  # of a plan that is lowered; of more, the search's estimate remains
 _ROUNDS = 5
 _AMPLE = 1.5  # times what a step needs
-_SURE = 0.5  # of a device's memory: a sketch had 0.64 of the bytes of the lowered step, and more
 _CLOSE, _MARGIN = 0.05, 0.97  # of a batch: how far one that fits and one that does not may differ, and a first guess
 _SLACK = 0.98  # of a limit that is asked for again
 
@@ -70,10 +69,17 @@ class ShortOfMemoryError(NoAssignmentError):
 
 def checked(plan: Plan, build: Build, machines: Machines) -> Plan:
     """Return the plan, with its memory by the lowered graph if a device may be short of it; as of `estimated`."""
-    limits = {machine.name: machine.memory_bytes for machine in machines.devices}
-    needed = zip(plan.devices, plan.memory_bytes, strict=True)
-    is_sure = all((limit := limits.get(name)) is None or bytes_ < _SURE * limit for name, bytes_ in needed)
-    return plan if is_sure else estimated(plan, build)
+    return plan if _is_ample(plan, machines) else estimated(plan, build)
+
+
+def _is_ample(plan: Plan, machines: Machines) -> bool:
+    """Return whether each device has the memory for all of the step.
+
+    The sketch of a part of it does not tell: it is of the moment when the whole step needs most, and a device with a
+    small part of that may need most at another moment.
+    """
+    whole = _AMPLE * sum(plan.memory_bytes)
+    return all(machine.memory_bytes is None or whole <= machine.memory_bytes for machine in machines.devices)
 
 
 def fits(plan: Plan, machines: Machines) -> bool:
@@ -136,6 +142,10 @@ def find_fitting(
         sketched, nearest = min(tried, key=lambda pair: memory_use(pair[1], machines))
         allowed = _less(allowed, machines, sketched, nearest)
     assert nearest is not None
+    if nearest.alone_fits:
+        alone = checked(planner.find(machines.by_name(nearest.alone[:1])), build, machines)
+        if fits(alone, machines):
+            return alone
     raise ShortOfMemoryError(nearest, machines)
 
 
@@ -182,9 +192,9 @@ def repeated_search(graph: mtf.Graph, build: Build, machines: Machines, plan: Pl
       machines: as of `Planner.find`.
       plan: for them. If all devices have far more memory than the step needs, nothing is lowered.
     """
-    needed = _AMPLE * sum(plan.memory_bytes)
-    is_short = any(limit is not None and limit < needed for limit in (m.memory_bytes for m in machines.devices))
-    return functools.partial(find_fitting, build) if is_short else functools.partial(Planner(graph).find, refines=False)
+    if _is_ample(plan, machines):
+        return functools.partial(Planner(graph).find, refines=False)
+    return functools.partial(find_fitting, build)
 
 
 def _less(allowed: Machines, machines: Machines, sketched: Plan, plan: Plan) -> Machines:
@@ -194,5 +204,5 @@ def _less(allowed: Machines, machines: Machines, sketched: Plan, plan: Plan) -> 
     for device, believed, needed in zip(plan.devices, sketched.memory_bytes, plan.memory_bytes, strict=True):
         limit = real[device]
         if limit is not None and needed > limit:
-            limits[device] = min(limits[device] or limit, limit * believed / needed * _SLACK)
+            limits[device] = max(1.0, min(limits[device] or limit, limit * believed / needed * _SLACK))
     return allowed.with_memory({name: limit for name, limit in limits.items() if limit is not None})

@@ -139,7 +139,7 @@ MISTAKES = {
         (["convert", "no/such/set", "--from=no.h5"], "no.h5 does not exist; give .h5, .npy"),
     ],
     PROFILE: [
-        ([], "the following arguments are required: --graph"),
+        ([], "one of the arguments --model --step --graph is required"),
         (["--graph=no_such:f"], "cannot be imported: No module named 'no_such'"),
         (["--graph=sys:exit", "--save=/"], "--save is '/'"),
     ],

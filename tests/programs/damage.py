@@ -46,6 +46,7 @@ def damage_values(kind: schema.Kind, example: Any, name: str = "") -> Iterator[t
         schema.Table: _of_table,
         schema.Record: _of_record,
         schema.Maybe: _of_maybe,
+        schema.OrWords: lambda kind, *of: damage_values(kind.of, *of),
     }.get(type(kind), lambda *_: ())
     yield from of_kind(kind, example, name)
 
@@ -65,6 +66,7 @@ def _may_be(kind: schema.Kind, value: Any) -> bool:
         schema.Many: (list, str) if getattr(kind, "of_text", False) else list,
         schema.Table: dict,
         schema.Record: dict,
+        schema.OrWords: (dict, str),
         schema.Flag: bool,
         schema.Anything: object,
     }
