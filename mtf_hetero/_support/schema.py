@@ -12,7 +12,7 @@ of a value.
 import dataclasses
 import math
 import reprlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 _MOST_CHARACTERS = 10_000
@@ -33,6 +33,16 @@ class _Shown(reprlib.Repr):
 def shorten(value: object) -> str:
     """Return the beginning of a value's text, for a message."""
     return "null" if value is None else _Shown().repr(value)
+
+
+def nearest_text(names: Sequence[str]) -> str:
+    """Return the names that are near an unknown one, for a message.
+
+    Example:
+      >>> nearest_text(["A10", "A100"])
+      '; the nearest are A10 and A100'
+    """
+    return f"; the nearest {'are' if len(names) > 1 else 'is'} {' and '.join(names)}" if names else ""
 
 
 def _plain(number: float) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from mtf_hetero._support import tables
-from mtf_hetero._support.schema import Text, shorten
+from mtf_hetero._support.schema import Text, nearest_text, shorten
 from mtf_hetero._support.units import bytes_text
 
 EFFICIENCY = 0.4  # the part of the peak that convolutions reach, about
@@ -323,12 +323,10 @@ class KindName(Text):
         text = super().read(value, name)
         if kind := find_kind(text):
             return kind
-        near = _nearest(text)
-        nearest = f"; the nearest {'are' if len(near) > 1 else 'is'} {' and '.join(near)}" if near else ""
         raise ValueError(
-            f"{name or 'kind'} is {shorten(text)}, which is not a known kind{nearest}; `mtf-hetero plan --kinds` "
-            "lists all; for another device, give peak_flops_per_second, peak_bytes_per_second and memory_bytes of its "
-            "data sheet"
+            f"{name or 'kind'} is {shorten(text)}, which is not a known kind{nearest_text(_nearest(text))}; "
+            "`mtf-hetero plan --kinds` lists all; for another device, give peak_flops_per_second, "
+            "peak_bytes_per_second and memory_bytes of its data sheet"
         )
 
 
