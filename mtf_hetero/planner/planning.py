@@ -160,6 +160,7 @@ class _Finder:
         self._planner, self._machines, self._seconds = planner, machines, seconds
         self._progress, self._refines, self._accepts = progress, refines, accepts
         self._fitting: dict[tuple[tuple[str, ...], Layout], Candidate] = {}  # those that use some device, and that fit
+        self._is_short = False  # whether a candidate did not fit
         self._nearest: Candidate | None = None  # the one whose device most short of memory lacks least
         self._count = 0
 
@@ -169,13 +170,23 @@ class _Finder:
         alone = self._alone(order)
         with contextlib.suppress(OutOfTimeError):
             counts = self._counts(order)
-            for count in counts:
-                for candidate in self._candidates(sorted(order[:count])):
+            searched = set()
+            for numbers in self._sets(order, counts):
+                for candidate in self._candidates(numbers) if numbers not in searched else ():
                     self._enter(candidate)
+                searched.add(numbers)
             grids = [shape for count in counts for shape in space_lib.mesh_shapes(count)]
             for candidate in self._on_grids(order, grids, self._least_seconds):
                 self._enter(candidate)
         return self._finished(alone)
+
+    def _sets(self, order: Sequence[int], counts: Sequence[int]) -> Iterator[tuple[int, ...]]:
+        """Generate the sets of devices to search for: the fastest, and if memory is short, those with most of it."""
+        yield from (tuple(sorted(order[:count])) for count in counts)
+        if self._is_short:
+            limits = [machine.memory_bytes or math.inf for machine in self._machines.devices]
+            by_memory = sorted(order, key=limits.__getitem__, reverse=True)
+            yield from (tuple(sorted(by_memory[:count])) for count in {*counts, max(2, len(order) - 1)})
 
     def plan_of_names(self, names: Collection[str]) -> Plan:
         """Return the plan of the best split of these names, over any number of the fastest devices."""
@@ -237,6 +248,7 @@ class _Finder:
     def _enter(self, candidate: Candidate) -> bool:
         """Keep a candidate if it fits, and splits something; return whether it fits."""
         fits = candidate.fits
+        self._is_short |= not fits
         if self._nearest is None or candidate.memory_use < self._nearest.memory_use:
             self._nearest = candidate
         if fits and candidate.used_devices():
