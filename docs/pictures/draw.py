@@ -151,7 +151,13 @@ def draw_plan():
     with tempfile.TemporaryDirectory() as directory, contextlib.redirect_stdout(io.StringIO()):
         devices = pathlib.Path(directory, "devices.yaml")
         devices.write_text(DEVICES, encoding="utf-8")
-        flags = ["--model=vgg16", "--batch_size=128", f"--simulate={devices}", f"--picture={HERE / 'plan.png'}"]
+        flags = [
+            "--model=vgg16",
+            "--image_size=32",
+            "--batch_size=128",
+            f"--simulate={devices}",
+            f"--picture={HERE / 'plan.png'}",
+        ]
         if plan.main(flags):
             raise SystemExit("the plan could not be drawn")
 

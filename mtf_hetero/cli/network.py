@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _IMAGENET = 224, 1000  # size and classes of the images for which VGG was made; `train` has it for smaller ones too
 _OF_IMAGENET = "vgg"
+_BATCH_SIZE, _OPTIMIZER = 128, "momentum"
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -25,13 +26,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     network.add_argument("--model", help="a network that `train` knows, such as vgg16, my.keras or keras:ResNet50")
     network.add_argument("--step", help="module:function that returns a step of TensorFlow and its arguments, a tuple")
     network.add_argument("--graph", help="module:function that builds and returns an mtf.Graph")
-    parser.add_argument("--batch_size", type=int, default=128, help="of a model: examples per step (%(default)s)")
+    parser.add_argument("--batch_size", type=int, help=f"of a model: examples per step ({_BATCH_SIZE})")
     parser.add_argument("--image_size", type=int, help="of a model: height and width (default: the model's own)")
-    parser.add_argument("--optimizer", default="momentum", help="of a model (%(default)s)")
+    parser.add_argument("--optimizer", help=f"of a model ({_OPTIMIZER})")
 
 
 def check_flags(arguments: argparse.Namespace) -> None:
-    """Find mistakes before TensorFlow is loaded, which takes seconds.
+    """Find mistakes before TensorFlow is loaded, which takes seconds, and fill in what is not given.
 
     Raises:
       ValueError: a wrong flag.
@@ -39,8 +40,13 @@ def check_flags(arguments: argparse.Namespace) -> None:
     for flag in ("graph", "step"):
         if getattr(arguments, flag) is not None:
             functions.check_function(flag, getattr(arguments, flag))
-            if arguments.image_size is not None:
-                raise ValueError(f"--image_size is of a --model, but there is --{flag}; remove one of the two")
+            for of_model in ("batch_size", "image_size", "optimizer"):
+                if getattr(arguments, of_model) is not None:
+                    raise ValueError(f"--{of_model} is of a --model, but there is --{flag}; remove one of the two")
+    if arguments.batch_size is None:
+        arguments.batch_size = _BATCH_SIZE
+    if arguments.optimizer is None:
+        arguments.optimizer = _OPTIMIZER
     if arguments.batch_size > MOST_WHOLE:
         raise ValueError(f"--batch_size is {shorten(arguments.batch_size)}; it must be at most {MOST_WHOLE}")
     for flag in ("batch_size", "image_size"):

@@ -25,14 +25,15 @@ Exit codes: 0, 2 for a wrong flag or value (one line says which), 130 after Ctrl
 """
 
 import argparse
+import functools
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from mtf_hetero._support import command_line, figures
 from mtf_hetero.cli import network as network_lib
 from mtf_hetero.cli.search_status import SearchStatus
-from mtf_hetero.cost import devices_file, kinds
+from mtf_hetero.cost import devices_file, kinds, links
 from mtf_hetero.planner import picture
 from mtf_hetero.planner import plan as plan_lib
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from mtf_hetero.planner.answering import Planned
 
 PROGRAM = "mtf-hetero plan"
+T = TypeVar("T")
 _HINT = "--explain says when the devices that are not used would pay off."
 
 
@@ -87,13 +89,23 @@ def _check(arguments: argparse.Namespace) -> None:
             check(flag, getattr(arguments, flag))
 
 
+def _of_flag(flag: str, value: str | None, read: Callable[[str], T]) -> T | None:
+    """Return what a flag means; the flag is named in errors about it."""
+    try:
+        return None if value is None else read(value)
+    except ValueError as error:
+        raise ValueError(f"--{flag} is {value!r}: {error}") from error
+
+
 def _machines(arguments: argparse.Namespace) -> "Machines":
     """Return the devices that the flags name."""
-    if arguments.simulate is None:
-        try:
-            return devices_file.parse_devices(arguments.devices, arguments.link, arguments.inner_link)
-        except ValueError as error:
-            raise ValueError(f"--devices is {arguments.devices!r}: {error}") from error
+    if arguments.devices is not None:
+        for flag in ("link", "inner_link"):
+            _of_flag(flag, getattr(arguments, flag), links.parse_link)
+        devices = functools.partial(devices_file.parse_devices, link=arguments.link, inner_link=arguments.inner_link)
+        found = _of_flag("devices", arguments.devices, devices)
+        assert found is not None
+        return found
     for flag in ("link", "inner_link"):
         if getattr(arguments, flag) is not None:
             raise ValueError(f"--{flag} is of --devices, but there is --simulate; write it into that file")

@@ -310,10 +310,11 @@ def _nearest(text: str) -> list[str]:
             is_foreign = name.split("-")[0].lower() not in text.lower()  # such as a Xeon's number, for "RTX"
             similarity = difflib.SequenceMatcher(None, rest, its_rest).ratio()
             distances[name] = (is_foreign, abs(number - its_number), -similarity)
-    if distances:
-        return sorted(distances, key=lambda name: distances[name])[:2]
+    near = sorted(distances, key=lambda name: distances[name])[:2]
+    if near and not distances[near[0]][0]:
+        return near
     by_capitals = {name.upper(): name for name in KINDS}
-    return [by_capitals[name] for name in difflib.get_close_matches(text.upper(), by_capitals, n=2)]
+    return [by_capitals[name] for name in difflib.get_close_matches(text.upper(), by_capitals, n=2)] or near
 
 
 class KindName(Text):

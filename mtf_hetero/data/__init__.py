@@ -120,11 +120,13 @@ def load(
     """
     if is_own(name, data_dir):
         return own.load(name, image_size=image_size, seed=seed, class_names=class_names)
+    if name in DATASETS:
+        found = DATASETS[name]()
+    else:
+        from mtf_hetero.data import prepared
+
+        found = prepared.load(name, data_dir, built_in=tuple(DATASETS), needs_images=needs_images)
     if image_size:
         size = ",".join(map(str, image_size))
         raise ValueError(f"--image_size is {size}, but the images of {name!r} already have one size; remove it")
-    if name in DATASETS:
-        return DATASETS[name]()
-    from mtf_hetero.data import prepared
-
-    return prepared.load(name, data_dir, built_in=tuple(DATASETS), needs_images=needs_images)
+    return found

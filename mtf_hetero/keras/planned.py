@@ -1,10 +1,13 @@
 """`plan`: the best layout of a Keras model, or of a step of TensorFlow, for devices that need not be here."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 from mtf_hetero._compat import eagerly, tf
+from mtf_hetero._support.schema import shorten
 from mtf_hetero.cost import devices_file
 from mtf_hetero.cost.machines import Machines
+from mtf_hetero.estimator.config import check_number
 from mtf_hetero.importer import step as step_lib
 from mtf_hetero.importer.tracing import Traced
 from mtf_hetero.planner.answering import Network, Planned, answer
@@ -18,7 +21,7 @@ def plan(
     step: object,
     inputs: object,
     *,
-    devices: str | Machines,
+    devices: str | Sequence[str] | Machines,
     link: str | None = None,
     inner_link: str | None = None,
     batch_size: int | None = None,
@@ -32,8 +35,8 @@ def plan(
         as one.
       inputs: of a model, a batch as `fit` takes it, (x, y) or (x, y, sample_weight); of a step, its arguments, a tuple.
         Arrays, tensors or tf.TensorSpecs; anything but a tuple is the only argument.
-      devices: "2 x RTX 3090, GTX 1080 Ti", of which a semicolon begins another machine; or cost.Machines, such as
-        those of `cost.load("devices.yaml")`.
+      devices: "2 x RTX 3090, GTX 1080 Ti", of which a semicolon begins another machine; or a list of such words; or
+        cost.Machines, such as those of `cost.load("devices.yaml")`.
       link: "pcie4", "10Gbit/s", "wifi" or the like, between devices, or between machines; None: 10 Gbit/s.
       inner_link: between the devices of one machine, if a semicolon says that there are several; None: PCIe 4.0.
       batch_size: of a model: examples per step, if `inputs` has others; None: as many as `inputs` has.
@@ -58,7 +61,8 @@ def plan(
             raise ValueError("link is given twice: cost.Machines has its links; leave out link and inner_link")
         machines = devices
     else:
-        machines = devices_file.parse_devices(devices, link, inner_link)
+        words = devices if isinstance(devices, str) else ", ".join(devices)
+        machines = devices_file.parse_devices(words, link, inner_link)
     return answer(trace(step, inputs, batch_size), machines, explains=explain, seconds=seconds)
 
 
@@ -86,6 +90,9 @@ def trace(step: object, inputs: object, batch_size: int | None = None) -> Networ
 
     model = cast("keras.Model", step)
     check_runs(model, "train")
+    check_number(batch_size, "batch_size")
+    if not isinstance(inputs, tuple):
+        raise ValueError(f"inputs is {shorten(inputs)}; give a batch as a tuple, (x, y)")
     sizes = {x.shape[0] for x in tf.nest.flatten(inputs) if len(x.shape)}
 
     def build_with(count: int) -> Build:

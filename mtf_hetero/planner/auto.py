@@ -84,7 +84,15 @@ def choose(
     cluster = dataclasses.replace(cluster, devices=tuple(dict.fromkeys(first.values())))
     memory_bytes = memory_bytes or {}
     if len(cluster.devices) == 1:
-        found = _without_time(build, _build_graph(build), cluster, names, memory_bytes, {}, "there is no other device")
+        found = _without_time(
+            build,
+            _build_graph(build),
+            cluster,
+            names,
+            memory_bytes,
+            {},
+            "; ".join(shared) or "there is no other device",
+        )
         warning = ""
     else:
         hide = None if progress else True  # None: shown on a terminal

@@ -9,6 +9,7 @@ from mtf_hetero.planner.outline import name_ranges
 from mtf_hetero.planner.plan import BANDWIDTH, LeftOut, Plan, Threshold
 
 WIDTH = 80
+_ALIKE = 0.8  # of the memory of one of some devices: they are alike
 _EQUAL = 0.005  # of a step: no difference that anybody would call faster
 
 
@@ -111,5 +112,8 @@ def _memory(plan: Plan) -> str:
     for name, numbers in name_ranges(plan.devices):
         needed = [plan.memory_bytes[number] for number in numbers]
         least, most = bytes_text(min(needed)), bytes_text(max(needed))
-        texts.append(f"{most} on {name}" if least == most else f"{least} to {most} on {name}")
+        if min(needed) < _ALIKE * max(needed):  # they only have consecutive names
+            texts += [f"{bytes_text(plan.memory_bytes[number])} on {plan.devices[number]}" for number in numbers]
+        else:
+            texts.append(f"{most} on {name}" if least == most else f"{least} to {most} on {name}")
     return ", ".join(texts)

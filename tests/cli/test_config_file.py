@@ -110,7 +110,10 @@ def test_a_model_dir_alone_gives_the_flags_of_its_run(tmp_path, capsys):
     assert read(directory, "--devices=cpu:0", "--seed=3", "--noaugment") == dataclasses.replace(config, **elsewhere)
     assert capsys.readouterr().out == f"from {tmp_path}/config.yaml: --model=lenet\n"
     assert read(directory, "--quiet") == dataclasses.replace(config, quiet=True, **same)
-    assert read(f"--model_dir={tmp_path / 'new'}") == Config(model_dir=str(tmp_path / "new"))
+    with pytest.raises(ValueError, match=r"new', where there is no config.yaml of a run to resume; name another"):
+        read(f"--model_dir={tmp_path / 'new'}")
+    new = str(tmp_path / "new")
+    assert read(f"--model_dir={new}", "--model=lenet") == Config(model_dir=new, model="lenet")
     assert read(f"--config={write_config(tmp_path, '')}", directory) == Config(model_dir=str(tmp_path))
     assert capsys.readouterr().out == ""
 

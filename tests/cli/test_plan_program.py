@@ -168,7 +168,9 @@ def test_devices_in_words(capsys):
 
 
 def parse_flags(*flags):
-    return program._parse([*flags, "--devices=V100"], program.PROGRAM)
+    arguments = program._parse([*flags, "--devices=V100"], program.PROGRAM)
+    network.check_flags(arguments)
+    return arguments
 
 
 def test_a_network_has_its_own_size_unless_another_one_is_given():
@@ -187,8 +189,10 @@ def test_a_network_has_its_own_size_unless_another_one_is_given():
     [
         (["--simulate=d.yaml"], "argument --simulate: not allowed with argument --devices"),
         (["--model=lenet", "--devices=V101"], "--devices is 'V101': devices[0].kind is 'V101', which is not a known k"),
-        (["--model=lenet", "--link=pci"], "--devices is 'V100': link: 'pci' is not a known link; the nearest"),
+        (["--model=lenet", "--link=pci"], "--link is 'pci': 'pci' is not a known link; the nearest"),
         (["--graph=dense_steps:dense_graph", "--image_size=3"], "--image_size is of a --model, but there is --graph"),
+        (["--step=a:b", "--batch_size=3"], "cannot be imported: No module named 'a'"),
+        (["--graph=dense_steps:dense_graph", "--optimizer=sgd"], "--optimizer is of a --model, but there is --graph"),
         (["--step=dense_steps:dense_graph"], "return a step and its arguments, `return step, (images, labels)`"),
         (["--model=lenet", "--image_size=0"], "--image_size is 0; it must be greater than zero"),
         (["--model=keras:VGG16", "--image_size=8"], "cannot make a model for images of 8 x 8 x 3"),

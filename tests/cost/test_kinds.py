@@ -71,6 +71,7 @@ def test_each_kind_makes_a_device():
         ("GTX 1080 TI Super", "the nearest are GTX-1080-Ti and GTX-1080"),
         ("H300", "the nearest are H200 and H100"),
         ("Tesla M40", "the nearest is M60"),
+        ("GTX 9080 Ti", "the nearest are GTX-1080-Ti and"),
         ("TITAN X", "the nearest are Titan-Xp and Titan-RTX"),
         ("abacus", "`mtf-hetero plan --kinds` lists all"),
     ],

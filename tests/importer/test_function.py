@@ -271,7 +271,7 @@ def test_the_chosen_layout_is_printed(progress, is_printed, capsys):
     _, step = simple()
     with mtf_hetero.function(step, INPUTS[0], devices=["cpu:0", "cpu:1"], progress=progress):
         printed = capsys.readouterr().out
-    assert ("Layout: cpu:0 alone; there is no other device; chosen in " in printed) == is_printed
+    assert ("Layout: cpu:0 alone; cpu:1 shares the cores of cpu:0; chosen in " in printed) == is_printed
 
 
 class TestReport:

@@ -76,6 +76,8 @@ def test_a_step_is_planned():
     ("options", "problem"),
     [
         ({"step": 3}, "step is 3; give a compiled keras.Model, a tf.function or a function of tensors"),
+        ({"batch_size": "a"}, "batch_size is 'a'; it must be"),
+        ({"inputs": np.zeros([2, 32, 32, 3])}, r"give a batch as a tuple, \(x, y\)"),
         ({"step": lambda x: x, "batch_size": 3}, "batch_size is of a keras.Model, but step is a function"),
         ({"step": keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])}, "is not compiled"),
         ({"devices": "RTX 3085"}, "which is not a known kind; the nearest"),

@@ -76,6 +76,7 @@ def read_config() -> config_lib.Config:
         values = config_file.load(_CONFIG.value)
     else:
         directory = given.get("model_dir") or ""
+        config_file.check_resumed(directory, given)
         values = config_file.load_resumed(directory, given)
         if not given.get("quiet", values.get("quiet")):
             sys.stdout.write(config_file.describe_resumed(directory, values))

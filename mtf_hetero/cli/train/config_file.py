@@ -64,6 +64,15 @@ def load(path: str) -> dict[str, Any]:
     return values
 
 
+def check_resumed(model_dir: str, given: Collection[str]) -> None:
+    """Raise ValueError if a directory is all that is given, and it has no run to resume."""
+    if model_dir and {*given} <= {"model_dir", "quiet"} and not os.path.isfile(os.path.join(model_dir, NAME)):
+        raise ValueError(
+            f"--model_dir is {model_dir!r}, where there is no {NAME} of a run to resume; name another directory, or "
+            "begin a training there with --model"
+        )
+
+
 def load_resumed(model_dir: str, given: Collection[str]) -> dict[str, Any]:
     """Return the values of MODEL_DIR/config.yaml for the flags that are not given; {}: there is no such file.
 

@@ -5,6 +5,7 @@ import os
 
 from mtf_hetero import checkpoint as saver_lib
 from mtf_hetero._compat import tf
+from mtf_hetero.cli.train import config_file
 from mtf_hetero.cli.train.run import Draft
 from mtf_hetero.models.registry import is_keras
 
@@ -14,11 +15,21 @@ _SHOWN = 4
 def with_weights(draft: Draft) -> Draft:
     """Return a draft whose variables start from those of --initial_weights that have their name and shape.
 
+    A training that is resumed has weights of its own, and the draft stays as it is.
+
     Raises:
-      ValueError: there is no checkpoint, or none of its variables fits.
+      ValueError: there is no checkpoint, or none of its variables fits; or the resumed training began without these.
     """
     config = draft.config
     assert config.initial_weights is not None
+    if config.model_dir is not None and saver_lib.find(config.model_dir).path:
+        path = os.path.join(config.model_dir, config_file.NAME)
+        if not os.path.isfile(path) or config_file.load(path).get("initial_weights") == config.initial_weights:
+            return draft
+        raise ValueError(
+            f"--initial_weights is {config.initial_weights!r}, but --model_dir {config.model_dir!r} has a checkpoint, "
+            "from which the training continues; remove the flag, or name another directory"
+        )
     given = os.path.expanduser(config.initial_weights)
     flag = f"--initial_weights is {config.initial_weights!r}"
     if is_keras(config.model):

@@ -45,7 +45,7 @@ def prepare(config: Config, stack: contextlib.ExitStack) -> Draft:
     draft = _draft(config, stack, _resumed_model(config), record=_resumed_record(config))
     if not draft.request.is_measured:  # checked first, so that a wrong layout leaves no directory
         draft = dataclasses.replace(draft, placement=_find_placement(draft))
-    if config.initial_weights is not None and (config.model_dir is None or not saver_lib.find(config.model_dir).path):
+    if config.initial_weights is not None:
         draft = initial.with_weights(draft)
     model_dir = "" if config.dry_run else _make_model_dir(config.model_dir)
     if model_dir:

@@ -20,7 +20,10 @@ _IFF_UP = 1
 _INTERFACE = "16sh14x"  # struct ifreq, with its flags
 _LOOPBACK = "lo"
 
-_failure = "a program can enter a private network only before it imports TensorFlow, as mtf-hetero train does"
+_failure = (
+    "a program can enter a private network only before it imports TensorFlow: call "
+    "mtf_hetero.cluster.emulation.isolation.enter() there, as mtf-hetero train does"
+)
 
 
 def enter() -> str:
