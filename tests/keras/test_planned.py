@@ -91,6 +91,7 @@ def test_mistakes(model, batch, options, problem):
         mtf_hetero.plan(**arguments)
 
 
+@pytest.mark.full
 def test_what_does_not_fit_says_which_batch_does(model, batch):
     def plan(count):
         return mtf_hetero.plan(model, batch, batch_size=count, devices="GTX 1080, gpu:1=GTX 1080 Ti", link="pcie3")
