@@ -114,14 +114,14 @@ def convert_to_machines(value: object) -> Machines:
         number = taken[name] = taken.get(name, -1) + 1
         named.append(Machine(name if counts[name] == 1 else f"{name}:{number}", **fields))
     links = _inner_links(value, [machine.name for machine in named])
-    twice: set[tuple[str, str]] = set()
+    seen: set[tuple[str, str]] = set()
     for entry in value.get("links", ()):
         ends = entry["from"], entry["to"]
-        if ends in twice or ends[0] == ends[1]:
+        if ends in seen or ends[0] == ends[1]:
             raise ValueError(
                 f"links join {ends[0]!r} and {ends[1]!r} twice, or a device and itself; give each link once"
             )
-        twice.add(ends)
+        seen.add(ends)
         links.pop(ends[::-1], None)
         links[ends] = Link(**{field: entry[field] for field in LINK_FIELDS})
     link = Link(**value["link"]) if "link" in value else LINK

@@ -84,9 +84,7 @@ def _is_ample(plan: Plan, machines: Machines) -> bool:
 
 def fits(plan: Plan, machines: Machines) -> bool:
     """Return whether each device of a plan has the memory that it needs."""
-    limits = {machine.name: machine.memory_bytes for machine in machines.devices}
-    needed = dict(zip(plan.devices, plan.memory_bytes, strict=True))
-    return all(limit is None or needed.get(name, 0) <= limit for name, limit in limits.items())
+    return memory_use(plan, machines) <= 1
 
 
 def memory_use(plan: Plan, machines: Machines) -> float:

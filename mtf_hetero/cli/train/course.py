@@ -122,7 +122,7 @@ class Course:
             uncounted=config.trace_steps,
         )
         hooks = self._hooks(metrics)
-        if not self._is_over():
+        if not self._is_over(best.read_tests(run.model_dir)):
             run.estimator.train(run.train_input, hooks=hooks, max_steps=run.total_steps, elastic=self._elastic)
         step = int(run.estimator.get_variable_value(tf.GraphKeys.GLOBAL_STEP))
         with saver_lib.as_write_error(f"cannot write to {run.model_dir}"):
@@ -304,8 +304,7 @@ class Course:
         report = self._test_and_log(VALIDATION, step, path)
         if not self.run.config.quiet:
             extras.write_above_bars(f"step {step}: {report}")
-        self._keep_best(step, path)
-        return self._is_over()
+        return self._is_over(self._keep_best(step, path))
 
     def _keep_best(self, step: int, path: str) -> best.Tests:
         """Keep a checkpoint that was tested if that test is the best one; return the tests."""
@@ -316,9 +315,9 @@ class Course:
                 best.keep(path, run.model_dir, lambda directory: _describe(run, directory))
         return tests
 
-    def _is_over(self) -> bool:
+    def _is_over(self, tests: best.Tests | None) -> bool:
         """Return whether so many tests in a row were no better as --patience says."""
-        patience, tests = self.run.config.patience, best.read_tests(self.run.model_dir)
+        patience = self.run.config.patience
         if patience is None or tests is None or tests.since < patience:
             return False
         if not self.run.config.quiet:
