@@ -76,6 +76,9 @@ sys.meta_path.insert(0, lazy.ImportedBy("mesh_tensorflow", "mtf_hetero._compat")
 _MOVED = {  # name before: name now
     "mtf_hetero.checkpoints": "mtf_hetero.checkpoint",
     "mtf_hetero.collectives": "mtf_hetero.mesh.collectives",
+    "mtf_hetero.estimator.elastic": "mtf_hetero.training.elastic",
+    "mtf_hetero.estimator.load": "mtf_hetero.training.load",
+    "mtf_hetero.estimator.rebalance_hook": "mtf_hetero.training.rebalancing",
     "mtf_hetero.hooks": "mtf_hetero.estimator.hooks",
     "mtf_hetero.memory": "mtf_hetero.cost.memory",
     "mtf_hetero.mesh_impl": "mtf_hetero.mesh.mesh_impl",

@@ -20,8 +20,9 @@ from mtf_hetero._support import command_line
 from mtf_hetero.cli.train import prepare
 from mtf_hetero.cluster import WorkerWatch
 from mtf_hetero.cluster.session import WaitingSessionCreator
-from mtf_hetero.estimator import Elastic, elastic, training
+from mtf_hetero.estimator import training
 from mtf_hetero.models import MODELS
+from mtf_hetero.training import Elastic, elastic
 
 _TIMEOUT_SECONDS, _LOOK_SECONDS = 2.0, 1.0
 

@@ -30,11 +30,11 @@ from mtf_hetero import Lowering, tf
 from mtf_hetero._support import command_line, threads
 from mtf_hetero.checkpoint import Saver
 from mtf_hetero.cli.train import __main__ as train
-from mtf_hetero.cli.train.course import Course
+from mtf_hetero.cli.train.training import Training
 from mtf_hetero.cluster import UnreachableWorkerError
 from mtf_hetero.estimator import Elastic, Estimator, metrics_log
-from mtf_hetero.estimator.rebalance_hook import RebalanceHook
 from mtf_hetero.importer import Divided
+from mtf_hetero.training.rebalancing import RebalanceHook
 
 _BATCH, _PULL_STEPS = 128, 4
 _FIRST_STEP, _MOVE_STEP, _MIDDLE_STEP, _AGAIN_STEP = 0, 4, 5, 11
@@ -76,7 +76,7 @@ class _Striker:
             (Divided, "pull"): self._save,
             (Divided, "_run"): self._take,
             (RebalanceHook, "after_run"): self._rebalance,
-            (Course, "_hooks"): self._add_hook,
+            (Training, "_hooks"): self._add_hook,
             (Estimator, "evaluate"): self._evaluate,
         }
         for (cls, name), function in replaced.items():

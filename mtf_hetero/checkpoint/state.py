@@ -6,7 +6,7 @@ a graph with other slices loads a State by feeding the results of its RestoreV2 
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -62,16 +62,17 @@ class State:
         """Copy the present values of a session, between two steps."""
         variables = _variables(session.graph)
         values = session.run([session.graph.as_graph_element(variable) for variable in variables])
-        return cls._from(variables, values)
+        return cls.from_slices(variables, values)
 
     @classmethod
     def from_values(cls, graph: tf.Graph, values: Mapping[str, np.ndarray]) -> "State":
         """Make a state of values by the names of the operations of a graph's variables."""
         variables = _variables(graph)
-        return cls._from(variables, [values[variable.op.name] for variable in variables])
+        return cls.from_slices(variables, [values[variable.op.name] for variable in variables])
 
     @classmethod
-    def _from(cls, variables: Sequence[tf.Variable], values: Sequence[np.ndarray]) -> "State":
+    def from_slices(cls, variables: Sequence[tf.Variable], values: Sequence[np.ndarray]) -> "State":
+        """Make a state of the values of variables, each of which is one slice."""
         pieces: dict[str, list[tuple[_Slice, np.ndarray]]] = {}
         for variable, value in zip(variables, values, strict=True):
             info, saved_dtype = variable._save_slice_info, getattr(variable, "_saved_dtype", None)
@@ -99,6 +100,11 @@ class State:
     def value(self, name: str) -> np.ndarray:
         """Return a logical variable."""
         return self._value(_Slice(name, ""))
+
+    @property
+    def names(self) -> Collection[str]:
+        """The names of the logical variables."""
+        return self._pieces.keys()
 
     def write(self, path: str) -> None:
         """Write the files of a checkpoint, without a session of the training."""

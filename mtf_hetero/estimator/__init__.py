@@ -8,9 +8,10 @@ Example:
 """
 
 from mtf_hetero.estimator.config import EstimatorSpec, EvalSpec, ModeKeys, RunConfig, TrainSpec
-from mtf_hetero.estimator.elastic import Elastic, Event, Place
 from mtf_hetero.estimator.estimator import Estimator
 from mtf_hetero.estimator.schedule import train_and_evaluate
+from mtf_hetero.estimator.training import Place
+from mtf_hetero.training import Elastic, Event
 
 __all__ = [
     "Elastic",

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from mtf_hetero._compat import tf
+from mtf_hetero._support.numbers import check_number
 from mtf_hetero.cluster.probe import Workers, convert_to_workers
 
 Hooks = Sequence[tf.train.SessionRunHook]
@@ -31,24 +32,6 @@ class ModeKeys:
 
 
 MODES = (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT)
-
-
-def check_number(value: object, name: str, *, whole: bool = True, zero: bool = False, none: bool = True) -> None:
-    """Raise ValueError, in one line, unless `value` is a positive number.
-
-    Args:
-      value: what the user gave.
-      name: how the user calls it.
-      whole: only whole numbers will do.
-      zero: zero will do too.
-      none: None will do too.
-    """
-    if value is None and none:
-        return
-    types = (int,) if whole else (int, float)
-    if isinstance(value, bool) or not isinstance(value, types) or not (value > 0 or (zero and value == 0)):
-        rule = f"{'zero or ' if zero else ''}a positive {'whole ' if whole else ''}number{' or None' if none else ''}"
-        raise ValueError(f"{name} is {value!r}; it must be {rule}")
 
 
 def _check_callable(value: object, name: str) -> None:

@@ -18,14 +18,16 @@ import numpy as np
 
 from mtf_hetero import checkpoint as saver_lib
 from mtf_hetero._compat import tf
+from mtf_hetero._support.numbers import check_number
 from mtf_hetero.checkpoint import Saver, SliceSaverBuilder
 from mtf_hetero.cluster import WorkerClaim, WorkerWatch
 from mtf_hetero.cluster.probe import check_reachable
 from mtf_hetero.estimator import export, inputs, predictions, saved_model, training
-from mtf_hetero.estimator.config import EstimatorSpec, ModeKeys, RunConfig, check_number
-from mtf_hetero.estimator.elastic import Elastic, Move, Place
+from mtf_hetero.estimator.config import EstimatorSpec, ModeKeys, RunConfig
 from mtf_hetero.estimator.hooks import CountHook, StopOnSignalHook, read_global_step
+from mtf_hetero.estimator.training import Place
 from mtf_hetero.mesh import random_numbers
+from mtf_hetero.training.elastic import Elastic, Move
 
 
 class Estimator:

@@ -19,11 +19,11 @@ from mtf_hetero.checkpoint import Saver, State
 from mtf_hetero.checkpoint.pace import CopyPace
 from mtf_hetero.checkpoint.saver import can_be_copied, copied
 from mtf_hetero.checkpoint.state import size_bytes
-from mtf_hetero.estimator.elastic import Elastic
 from mtf_hetero.estimator.progress import ProgressHook as ProgressHook  # the names that this module had before
 from mtf_hetero.estimator.summaries import add_mtf_scalar_summaries as add_mtf_scalar_summaries
 from mtf_hetero.estimator.summaries import add_scalar_summary as add_scalar_summary
 from mtf_hetero.mesh.commits import Commits
+from mtf_hetero.training.elastic import Elastic
 
 _GLOBAL_STEP_READ_KEY = "global_step_read_op_cache"  # where TensorFlow's hooks look for the tensor they fetch
 

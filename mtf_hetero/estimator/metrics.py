@@ -4,10 +4,10 @@ import time
 from collections.abc import Callable, Collection, Mapping
 
 from mtf_hetero._compat import tf
-from mtf_hetero.estimator.config import check_number
+from mtf_hetero._support.numbers import check_number
 from mtf_hetero.estimator.metrics_log import MetricsLog, Values
-from mtf_hetero.estimator.pace import MeasuringPace, Pace
 from mtf_hetero.estimator.summaries import scalar_summaries
+from mtf_hetero.training.pace import MeasuringPace, Pace
 
 
 class MetricsHook(tf.train.SessionRunHook):

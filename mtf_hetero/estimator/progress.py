@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, TextIO
 
 from mtf_hetero._compat import tf
 from mtf_hetero._support import extras
+from mtf_hetero._support.numbers import check_number
 from mtf_hetero.estimator import progress_text
-from mtf_hetero.estimator.config import check_number
-from mtf_hetero.estimator.pace import Pace
 from mtf_hetero.estimator.summaries import LOSS_COLLECTION_KEY, scalar_summaries
+from mtf_hetero.training.pace import Pace
 
 if TYPE_CHECKING:
     from tqdm import tqdm

@@ -7,9 +7,9 @@ from mtf_hetero import checkpoint as saver_lib
 from mtf_hetero._compat import tf
 from mtf_hetero._support import threads
 from mtf_hetero.checkpoint import resume
-from mtf_hetero.estimator.elastic import MEMORY, Elastic, Move
 from mtf_hetero.estimator.hooks import SaverHook
 from mtf_hetero.estimator.warm import WarmSession
+from mtf_hetero.training.elastic import MEMORY, Elastic, Move
 
 
 class ResumingSessionCreator(tf.train.SessionCreator):

@@ -3,7 +3,8 @@
 import contextlib
 import dataclasses
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from mtf_hetero._compat import tf
 from mtf_hetero.checkpoint import Saver, State
@@ -13,7 +14,6 @@ from mtf_hetero.cluster.local_session import needed_cpus
 from mtf_hetero.cluster.session import WaitingSessionCreator, always
 from mtf_hetero.cost import traffic
 from mtf_hetero.estimator.config import EstimatorSpec, RunConfig
-from mtf_hetero.estimator.elastic import Elastic, Move, Moved
 from mtf_hetero.estimator.hooks import CopyHook, NanLossHook, SaverHook, StopOnSignalHook, order_global_step
 from mtf_hetero.estimator.progress import ProgressHook
 from mtf_hetero.estimator.resume import ResumingSessionCreator
@@ -24,11 +24,40 @@ from mtf_hetero.estimator.summaries import (
     scalar_summaries,
 )
 from mtf_hetero.estimator.warm import WarmSession
+from mtf_hetero.training.elastic import Elastic, Move
 
 Session = tf.train.MonitoredSession | tf.train.SingularMonitoredSession
 MANY_OPERATIONS = 20_000  # a training step of VGG-16 has as many on 50 processors
 MANY_IN_PAUSE = 4_000  # where training pauses meanwhile: the optimizers take half of ResNet-50's pause
 CHECKPOINT_NAME = "model.ckpt"  # of tf.train.CheckpointSaverHook
+
+
+def _nothing() -> None:
+    """Begin nowhere else, the default of `begin`."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Place:
+    """The place of a training by an Estimator.
+
+    Args:
+      estimator: an mtf_hetero.Estimator of the same model and the same directory, with its layout and its devices.
+      input_fn: the training input there.
+      begin: called when the training arrives there, before it builds its step. It may return another place, to which
+        the training goes instead.
+    """
+
+    estimator: Any
+    input_fn: Callable[..., object]
+    begin: Callable[[], "Place | None"] = _nothing
+
+
+class Moved(Exception):  # noqa: N818 - no error
+    """Leaves a session without its end."""
+
+    def __init__(self, move: Move) -> None:
+        super().__init__(move.why)
+        self.move = move
 
 
 def training_hooks(

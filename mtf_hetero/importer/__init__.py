@@ -10,7 +10,7 @@ The traced graph is the program: each operation of it is followed, and nothing i
     rules       emit the operations as those of mtf (emitter, clusters, images, flow, draws)
     step        is a program as an mtf graph; insertion puts one into a graph of the user's
     verifying   compares the first step with TensorFlow's own (comparing)
-    session     runs steps on devices; divided is the user's step there, report lists its replicated work
+    divided     is the user's step on devices, report lists its replicated work
 
 Example:
     optimizer, weight = keras.optimizers.Adam(), tf.Variable(numpy.zeros([4, 1]))
@@ -23,7 +23,6 @@ Example:
 from mtf_hetero.importer.comparing import StepDiffersError
 from mtf_hetero.importer.divided import Divided
 from mtf_hetero.importer.functions import function, verify
-from mtf_hetero.importer.session import Session
 from mtf_hetero.importer.step import Step
 
-__all__ = ["Divided", "Session", "Step", "StepDiffersError", "function", "verify"]
+__all__ = ["Divided", "Step", "StepDiffersError", "function", "verify"]

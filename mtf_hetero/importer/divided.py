@@ -2,8 +2,9 @@
 
 import contextlib
 import functools
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any
+import types
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -13,22 +14,23 @@ from mtf_hetero._support import garbage, interrupts
 from mtf_hetero.cluster import UnreachableWorkerError
 from mtf_hetero.cluster.session import MayLeave, always
 from mtf_hetero.cost import traffic
-from mtf_hetero.importer import control, guarding, moments, normalization, tracing
+from mtf_hetero.importer import guarding, moments, normalization, tracing
 from mtf_hetero.importer import step as step_lib
 from mtf_hetero.importer.comparing import Devices
-from mtf_hetero.importer.nodes import user_line
-from mtf_hetero.importer.program import Program, within
-from mtf_hetero.importer.report import Undivided, report
-from mtf_hetero.importer.session import Session, Trace
+from mtf_hetero.importer.program import Program
+from mtf_hetero.importer.report import Undivided, report, warn
 from mtf_hetero.importer.step import Step
 from mtf_hetero.importer.tracing import Traced
 from mtf_hetero.importer.verifying import Verification
 from mtf_hetero.layout import Layout
 from mtf_hetero.placement.placing import sizes_on_devices
+from mtf_hetero.training.changes import Row
+from mtf_hetero.training.runtime import Runtime, Trace
+from mtf_hetero.training.steps import Changes, ElasticSteps
 
+_Result = TypeVar("_Result")
+_NONE: Mapping = types.MappingProxyType({})
 _LOSS = "a step; the tf.Variables have the values of the last pull"
-
-
 Place = Callable[[Callable[[], mtf.Graph], mtf.Graph], placement.Placement]
 
 
@@ -55,6 +57,9 @@ class Divided:
       wait_seconds: to wait for a worker that is lost before the first step; 0: its loss is an error at once.
       may_leave: as of WaitingSessionCreator.
       verification: compares first steps; None: nothing is compared. It may be replaced by another one.
+
+    Attributes:
+      changes: a dict for each change of the shares, and of the workers.
     """
 
     def __init__(
@@ -72,8 +77,8 @@ class Divided:
     ) -> None:
         self.verification = verification
         self._traced, self._place, self._stack = traced, place, contextlib.ExitStack()
-        self._session = Session(owner, loss, rescues=rescues)
-        self._session.wait_seconds, self._session.may_leave = wait_seconds, may_leave
+        self._runtime = Runtime(owner, loss, rescues=rescues)
+        self._runtime.wait_seconds, self._runtime.may_leave = wait_seconds, may_leave
         self._lowered: dict[Hashable, _Lowered] = {}
         self._first: Step | None = None
         self._variables: dict[str, tf.Variable] = {}
@@ -81,32 +86,56 @@ class Divided:
         self._present: set[str] = set()  # the variables of the session
         self._known: dict[str, np.ndarray] = {}  # values that both sides have
         self._is_open = True
+        self._elastic: ElasticSteps | None = None
+        self.changes: Sequence[Row] = ()
         self._sizes: tuple[placement.Placement, dict[str, dict[str, int]]] | None = None
         self._begin(inputs)
         self._open_first(inputs)
-        self._stack.callback(self._session.close)
-        self._warn()
-
-    def _warn(self) -> None:
-        """Warn of what the step leaves out, and of random numbers that may be others than TensorFlow's."""
-        if self.effects:
-            kinds = sorted({f"{effect.type} ({user_line(effect)})" for effect in self.effects})
-            tf.logging.warning("left out of the divided step, which has no use for them: %s", ", ".join(kinds))
-        drawing = [op for op in within(self.step.program.operations) if op.type in control.DRAWS]
-        lines = sorted({f"{op.type} ({op.line})" for op in drawing if op.attr("seed") or op.attr("seed2")})
-        if lines:
-            tf.logging.warning(
-                "random numbers from a seed begin again with each new size of a batch, training and change of the "
-                "shares; use a stateless function of tf.random in place of: %s",
-                ", ".join(lines),
-            )
+        self._stack.callback(self._runtime.close)
+        warn(self.step.program)
 
     def __call__(self, *inputs: object) -> Any:
         """Run one step; returns what the step returns."""
-        return self.take(inputs)
+        return self.run_once(inputs) if self._elastic is None else self._elastic.take(inputs)
 
-    def take(self, inputs: Sequence[object], trace: Trace = None) -> Any:
-        """Run one step, and perhaps trace it; returns what the step returns."""
+    @contextlib.contextmanager
+    def outliving(
+        self,
+        inputs: Sequence[object],
+        changes: Changes,
+        *,
+        lost: Mapping[int, str] = _NONE,
+        began: Callable[[], object] = lambda: None,
+    ) -> Iterator[None]:
+        """Outlive workers, and follow the speed of devices, until the end of the context.
+
+        Args:
+          inputs: of the first step.
+          changes: of the place that are possible.
+          lost: {index: "host:port"} of workers that were lost before.
+          began: called when the tf.Variables have the values with which training begins again.
+        """
+        if not self._runtime.has_workers and self.layout.size == 1:
+            yield
+            return
+        self.changes = changes.policy.log
+        self._elastic = ElasticSteps(self, inputs, self._traced.hosted, changes, began, lost)
+        try:
+            with self._elastic.looking():
+                yield
+        finally:
+            self._elastic.end()
+            self._elastic = None
+
+    def describe_speed(self) -> str:
+        """Return how fast the last steps were and how busy the devices, in one line; "" if it was not measured."""
+        return "" if self._elastic is None else self._elastic.describe_speed()
+
+    def _outlive(self, work: Callable[[], _Result]) -> _Result:
+        return work() if self._elastic is None else self._elastic.outlive(work)
+
+    def run_once(self, inputs: Sequence[object], trace: Trace = None) -> Any:
+        """Run one step, which is not taken again if a worker is lost, and perhaps trace it; returns what it returns."""
         program, results = self.run(inputs, trace)
         values, structure = iter(results), program.concrete.structured_outputs
         leaves = tf.nest.flatten(structure, expand_composites=True)
@@ -125,9 +154,8 @@ class Divided:
         if self.verification is None or not self.verification.is_due(key):
             return program, take()
         observe = functools.partial(self._observe, inputs)
-        assert self._session.placement is not None
-        on_gpu = any("gpu" in device.lower() for device in self._session.placement.devices)
-        where = {"on_workers": self._session.has_workers, "on_gpu": on_gpu}
+        on_gpu = any("gpu" in device.lower() for device in self._runtime.placement.devices)
+        where = {"on_workers": self._runtime.has_workers, "on_gpu": on_gpu}
         devices = Devices(program, self._traced.drawn, observe, **where)
         return program, self.verification.take(key, devices, inputs, take, self)
 
@@ -139,8 +167,8 @@ class Divided:
             self._known.pop(name, None)
         with interrupts.defer(), guarding.explain_guards(program.guards):
             feed = dict(zip(lowered.step.feeds, arrays, strict=True))
-            found, _ = self._session.run(lowered.fetches, feed, trace)
-            self._session.steps += bool(lowered.written)
+            found, _ = self._runtime.run(lowered.fetches, feed, trace)
+            self._runtime.steps += bool(lowered.written)
             found = [
                 x.reshape(value.shape) for x, value in zip(found, program.fetches, strict=True)
             ]  # with axes of size 1
@@ -154,8 +182,7 @@ class Divided:
 
     def _observe(self, inputs: Sequence[object], tensors: Sequence[tf.Tensor]) -> tuple[Program, list[np.ndarray]]:
         """Take a step elsewhere, with tensors of its trace among the results; returns its program, and the results."""
-        traced, placed = self._traced.observing(tensors, inputs, self._first), self._session.placement
-        assert placed is not None
+        traced, placed = self._traced.observing(tensors, inputs, self._first), self._runtime.placement
         observer = Divided(traced, lambda build, graph: placed, inputs)
         with contextlib.closing(observer):
             return observer.run(inputs)
@@ -174,18 +201,26 @@ class Divided:
 
     def pull(self) -> None:
         """Give the tf.Variables the values that they have on the devices."""
+        self._outlive(self._pull)
+
+    def _pull(self) -> None:
         written = [name for name in self._present if name not in self._known]
-        for name, array in self._session.read(written).items():
+        for name, array in self._runtime.read(written).items():
             self._variables[name].assign(array.reshape(self._variables[name].shape.as_list()))
             self._known[name] = array
 
     def push(self) -> None:
         """Give the devices the values of the tf.Variables, which were changed, restored or loaded."""
-        self._put_changed(self._present)
+        self._push(lambda: self._present)
 
     def push_pulled(self) -> None:
         """Give the devices the values of the tf.Variables that were changed since they were pulled, and no others."""
-        self._put_changed(self._known)
+        self._push(lambda: self._known)
+
+    def _push(self, names: Callable[[], Iterable[str]]) -> None:
+        if self._elastic is not None:
+            self._elastic.note_changed()
+        self._outlive(lambda: self._put_changed(names()))
 
     def values(self) -> dict[str, np.ndarray]:
         """Return the values of the tf.Variables by name."""
@@ -194,38 +229,30 @@ class Divided:
     def read_values(self) -> dict[str, np.ndarray]:
         """Return the values on the devices by name; the tf.Variables stay as they are."""
         known = {name: self._known[name] for name in self._present & self._known.keys()}
-        return known | self._session.read([name for name in self._present if name not in known])
+        return known | self._runtime.read([name for name in self._present if name not in known])
 
-    def rescue(self) -> dict[str, np.ndarray] | None:
-        """Return the values after the last step by name, although a worker was lost; None: some are lost with it."""
-        return self._session.rescue()
-
-    def writes(self, *inputs: object) -> bool:
+    def writes(self, inputs: Sequence[object]) -> bool:
         """Return whether a step on inputs of this kind changes a variable on the devices, as far as it was built."""
         lowered = self._lowered.get(self._traced.kind(inputs))
         return lowered is not None and bool(lowered.written)
-
-    def placed(self, place: Place) -> placement.Placement:
-        """Return where the first step would lie."""
-        return place(self.build, self.graph)
 
     def build(self) -> mtf.Graph:
         """Build the first step anew, in TensorFlow's default graph."""
         return step_lib.build(self.step.program).graph
 
-    def move(self, placed: placement.Placement, values: Mapping[str, np.ndarray], *inputs: object) -> None:
+    def move(self, placed: placement.Placement, values: Mapping[str, np.ndarray], inputs: Sequence[object]) -> None:
         """Continue at another place, in a new session, and give the tf.Variables the values that it begins with.
 
         Args:
           placed: the place.
           values: {name of a variable: value}, as `read_values` returned them.
-          *inputs: of a step that is built at once.
+          inputs: of a step that is built at once.
 
         Raises:
           UnreachableWorkerError: a worker there was lost.
         """
-        self._session.close()
-        self._session.placement = placed
+        self._runtime.close()
+        self._runtime.placement = placed
         for name, array in values.items():
             self._variables[name].assign(array.reshape(self._variables[name].shape.as_list()))
         self._begin(inputs)
@@ -235,7 +262,7 @@ class Divided:
         known = self._known
         values = self._values(names)
         changed = {n: x for n, x in values.items() if n not in known or not np.array_equal(x, known[n])}
-        self._session.put(changed)
+        self._runtime.put(changed)
         self._known |= changed
 
     def on_close(self, function: Callable[[], object]) -> None:
@@ -258,21 +285,19 @@ class Divided:
             self.close()
 
     @property
-    def session(self) -> Session:
-        """The session, and where it is."""
-        return self._session
+    def runtime(self) -> Runtime:
+        """The session of the step's variables, and where it is."""
+        return self._runtime
 
     @property
     def layout(self) -> Layout:
         """The layout: mesh shape, rules and sizes."""
-        assert self._session.placement is not None
-        return self._session.placement.layout
+        return self._runtime.placement.layout
 
     @property
     def sizes(self) -> dict[str, dict[str, int]]:
         """The sizes of all dimensions that are split: {dimension: {device: its size}}."""
-        placed = self._session.placement
-        assert placed is not None
+        placed = self._runtime.placement
         if self._sizes is None or self._sizes[0] is not placed:
             self._sizes = placed, sizes_on_devices(self.graph, placed.layout, placed.devices)
         return self._sizes[1]
@@ -312,13 +337,13 @@ class Divided:
     def _begin(self, inputs: Sequence[object]) -> None:
         """Begin a graph, with the step of a kind of inputs in it."""
         self._lowered, self._present = {}, set()
-        self._session.begin_graph(seed=0)
+        self._runtime.begin_graph(seed=0)
         self._lower(inputs)
 
     def _open(self) -> None:
         """Open the session, in which variables have the values of the tf.Variables."""
         self._known = self._values(self._present)
-        self._session.open(self._known)
+        self._runtime.open(self._known)
 
     def _open_first(self, inputs: Sequence[object]) -> None:
         """Open the first session, again if a worker was lost meanwhile and has returned.
@@ -330,16 +355,16 @@ class Divided:
             try:
                 return self._open()
             except UnreachableWorkerError as error:
-                if not self._session.wait_seconds:
+                if not self._runtime.wait_seconds:
                     raise
-                self._session.await_workers(error.workers)
+                self._runtime.await_workers(error.workers)
                 self._begin(inputs)
 
     def _make_room(self, inputs: Sequence[object]) -> None:
         """Begin a new session if the graph has grown too large."""
-        if self._session.is_full(len(self._lowered)):
+        if self._runtime.is_full(len(self._lowered)):
             self.pull()
-            self._session.close()
+            self._runtime.close()
             self._begin(inputs)
             self._open()
 
@@ -347,21 +372,21 @@ class Divided:
     def _lower(self, inputs: Sequence[object]) -> _Lowered:
         is_first = not self._lowered
         program = self._traced.program(inputs, self._first)
-        with self._session.graph.as_default() as graph:
+        with self._runtime.graph.as_default() as graph:
             already_run = len(graph.get_operations())  # by steps of other kinds
             step = step_lib.build(program, self._first)
         if self._first is None:
-            self._session.placement = self._place(lambda: step_lib.build(program).graph, step.graph)
+            self._runtime.placement = self._place(lambda: step_lib.build(program).graph, step.graph)
         with graph.as_default():
             new = step.variables.keys() - self._present
             sizes = [value.shape[0] for value in step.program.feeds if value.shape]
             options = {"is_first": is_first, "examples": sizes[0] if sizes else 1, "new": new}
-            lowering = self._session.lower(step.graph, step.mesh, **options)
+            lowering = self._runtime.lower(step.graph, step.mesh, **options)
             results = [lowering.export_to_tf_tensor(tensor) for tensor in step.results]
             done = tf.group([lowering.lowered_operation(op) for op in step.updates])
             chosen = results[len(results) - len(program.guards) :]
             guarding.check_before_updates(program.guards, chosen, done)
-            self._session.hold(done, is_open=not is_first)
+            self._runtime.hold(done, is_open=not is_first)
             traffic.arrange([*results, done], already_run=already_run)
         self._first = self._first or step
         self._variables |= step.variables
@@ -369,7 +394,7 @@ class Divided:
         self._shapes |= {name: [n for axis in axes for _, n in axis] for name, axes in step.axes.items()}
         if not is_first and new:
             values = self._values(new)
-            self._session.put(values)
+            self._runtime.put(values)
             self._known |= values
         lowered = self._lowered[self._traced.kind(inputs)] = _Lowered(step, (results, done))
         return lowered

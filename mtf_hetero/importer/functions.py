@@ -1,16 +1,20 @@
 """`function` divides a tf.function of the user over devices of unequal speed, and `verify` compares both."""
 
 import contextlib
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mtf_hetero import placement
-from mtf_hetero._compat import mtf, tf
-from mtf_hetero.cluster import WorkerClaim
-from mtf_hetero.importer.divided import Divided
+from mtf_hetero._compat import tf
+from mtf_hetero.cluster import UnreachableWorkerError, WorkerClaim
+from mtf_hetero.cluster.probe import name_workers
+from mtf_hetero.importer.divided import Divided, Place
 from mtf_hetero.importer.tracing import Traced
-from mtf_hetero.importer.verifying import AUTO, Verification, Verify, check_verify
-from mtf_hetero.placement.request import LayoutLike, SpeedLike, WorkersLike
+from mtf_hetero.importer.verifying import Verification, Verify, check_verify
+from mtf_hetero.placement.placer import Placer
+from mtf_hetero.placement.request import AUTO, LayoutLike, SpeedLike, WorkersLike
+from mtf_hetero.training.steps import Changes, Policy
 
 
 def function(
@@ -22,6 +26,9 @@ def function(
     layout: LayoutLike = "auto",
     list_speed: SpeedLike = None,
     measure_seconds: float | None = None,
+    wait_for_workers: float | str | bool = 60.0,
+    min_workers: int = 1,
+    rebalance: float | str = AUTO,
     progress: bool | None = None,
     steps: int | None = None,
     verify: Verify = AUTO,
@@ -43,6 +50,11 @@ def function(
         mtf_hetero.layouts; rules such as "dense/kernel/1:all"; a Layout; a Plan, or the path of one, "plan.json".
       list_speed: of a named layout or rules, one number per device; None: they are alike; "auto": measured.
       measure_seconds: that "auto" may take before the first step; None: 30, or 2 % of `steps`, up to 120.
+      wait_for_workers: seconds to wait for a lost worker. Steps are then taken without it, and with it again once it
+        answers; the caller sees each step once. "forever": to wait on; False: the loss of a worker is an error.
+      min_workers: to wait on for lost workers if fewer than these are left.
+      rebalance: whether devices get other shares if measurements say that a step is then shorter, by more than the
+        noise, and that it is worth the pause. "auto": as soon as that is so; seconds: at most as often; "off": never.
       progress: whether to show how "auto" gets on, and to print the choice and the check of the first step. None: only
         the choice is printed.
       steps: number of steps to come, for "auto", which measures nothing if they are few; None: many.
@@ -66,6 +78,7 @@ def function(
     if not tf.executing_eagerly():
         raise ValueError("eager execution is off, so tf.Variables have no values; leave out tf.disable_eager_execution")
     check_verify(verify)
+    policy = Policy.parse(wait_for_workers, min_workers, rebalance)
     request = placement.load(
         placement.Request(layout, list_speed, devices=devices, workers=workers, measure_seconds=measure_seconds)
     )
@@ -76,16 +89,57 @@ def function(
     with contextlib.ExitStack() as stack:
         stack.enter_context(WorkerClaim(cluster.workers_in_use))
         search = placement.Search(steps, progress=bool(progress))
-
-        def place(build: Callable[[], mtf.Graph], graph: mtf.Graph) -> placement.Placement:
-            placed = placement.place(request, cluster, build, graph=graph, search=search)
-            placed.report(announces=progress is not False)
-            return placed
-
+        placer = Placer(request, cluster, search, announces=progress is not False)
+        changes = Changes(policy, placer.without, steps)
         verification = Verification(verify, steps, announces=bool(progress))
-        divided = Divided(traced, place, inputs, verification=verification)
+        divided, lost = divide(traced, placer, inputs, changes, verification)
+        stack.enter_context(divided.outliving(inputs, changes, lost=lost))
         divided.on_close(stack.pop_all().close)
         return divided
+
+
+def divide(
+    traced: Traced,
+    place: Place,
+    inputs: Sequence[object],
+    changes: Changes | None,
+    verification: Verification | None,
+    **texts: str,
+) -> tuple[Divided, Mapping[int, str]]:
+    """Return a step on devices, without workers that are lost before it begins and do not return in time; and these.
+
+    Args:
+      traced: the step.
+      place: as of Divided, like the other arguments.
+      inputs: arguments, of the first kind.
+      changes: of the place that are possible; None: none.
+      verification: as of Divided.
+      **texts: `owner` and `loss`.
+
+    Raises:
+      UnreachableWorkerError: a worker is lost, and its loss is an error.
+    """
+    policy, lost = Policy() if changes is None else changes.policy, dict[int, str]()
+    while True:
+        try:
+            divided = Divided(
+                traced,
+                place,
+                inputs,
+                rescues=policy.wait_seconds is not None,
+                wait_seconds=policy.wait_seconds or 0.0,
+                may_leave=lambda lost, workers: len(workers) - len(lost) >= policy.min_workers,
+                verification=verification,
+                **texts,
+            )
+        except UnreachableWorkerError as error:
+            if changes is None or policy.wait_seconds is None or not error.workers:
+                raise
+            lost |= error.workers
+            place = functools.partial(changes.without, lost)
+            tf.logging.warning("training begins without %s", name_workers(lost))
+        else:
+            return divided, lost
 
 
 def verify(step: Callable[..., object], inputs: object, **place: Any) -> str:

@@ -4,9 +4,10 @@ import collections
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from mtf_hetero._compat import mtf
-from mtf_hetero.importer import table
-from mtf_hetero.importer.program import Operation
+from mtf_hetero._compat import mtf, tf
+from mtf_hetero.importer import control, table
+from mtf_hetero.importer.nodes import user_line
+from mtf_hetero.importer.program import Operation, Program, within
 from mtf_hetero.importer.work import estimate_flops
 from mtf_hetero.layout import Layout
 
@@ -82,3 +83,18 @@ def report(
     return Undivided(
         tuple(entries), sum(entry.share for entry in entries), collections.Counter(op.line for op in unjoined)
     )
+
+
+def warn(program: Program) -> None:
+    """Warn of what a step leaves out, and of random numbers that may be others than TensorFlow's."""
+    if program.effects:
+        kinds = sorted({f"{effect.type} ({user_line(effect)})" for effect in program.effects})
+        tf.logging.warning("left out of the divided step, which has no use for them: %s", ", ".join(kinds))
+    drawing = [op for op in within(program.operations) if op.type in control.DRAWS]
+    lines = sorted({f"{op.type} ({op.line})" for op in drawing if op.attr("seed") or op.attr("seed2")})
+    if lines:
+        tf.logging.warning(
+            "random numbers from a seed begin again with each new size of a batch, training and change of the "
+            "shares; use a stateless function of tf.random in place of: %s",
+            ", ".join(lines),
+        )

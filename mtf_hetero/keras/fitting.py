@@ -1,28 +1,23 @@
 """`fit`, `evaluate` and `predict` of a Keras model over unequal devices: Keras's own loop, with its steps divided."""
 
 import contextlib
-import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mtf_hetero import placement
-from mtf_hetero._compat import mtf
 from mtf_hetero._support import extras
 from mtf_hetero.cluster import WorkerClaim
-from mtf_hetero.estimator.config import check_number
 from mtf_hetero.importer.verifying import Verification, Verify, check_verify
 from mtf_hetero.keras import callbacks as callbacks_lib
 from mtf_hetero.keras import counting
 from mtf_hetero.keras._keras import keras
 from mtf_hetero.keras.callbacks import Callbacks
 from mtf_hetero.keras.checks import check_runs
-from mtf_hetero.keras.course import Changes, Policy
 from mtf_hetero.keras.keeping import Keeper
 from mtf_hetero.keras.loop import Loop
-from mtf_hetero.placement import placing
+from mtf_hetero.placement.placer import Placer
 from mtf_hetero.placement.request import AUTO, LayoutLike, SpeedLike, WorkersLike
-
-OFF = "off"
+from mtf_hetero.training.steps import Changes, Policy
 
 
 def fit(
@@ -99,13 +94,14 @@ def fit(
     """
     request = placement.Request(layout, list_speed, devices=devices, workers=workers, measure_seconds=measure_seconds)
     check_runs(model, "train", "test")
-    policy = _policy(wait_for_workers, min_workers, rebalance)
+    policy = Policy.parse(wait_for_workers, min_workers, rebalance)
     x, y, options["sample_weight"] = _unpacked(x, y, options.get("sample_weight"))
     options |= {"epochs": epochs, "batch_size": batch_size}
     with _running(model, x, request, callbacks, options, "train", "test", policy=policy, verify=verify) as running:
         history = model.fit(x, y, validation_data=validation_data, callbacks=running.callbacks, **options)
+        speed = running.loop.describe_speed()
     history.changes, history.layout = policy.log, running.loop.sizes
-    if running.announces and (speed := running.loop.describe_speed()):
+    if running.announces and speed:
         extras.write_above_bars(speed)
     return history
 
@@ -188,34 +184,6 @@ def predict(
         return model.predict(x, callbacks=running.callbacks, **options)
 
 
-def _policy(wait_for_workers: float | str | bool, min_workers: int, rebalance: float | str) -> Policy:
-    """Return the rules by which the place of a training changes, as the user asked."""
-    check_number(min_workers, "min_workers", none=False)
-    return Policy(_wait_seconds(wait_for_workers), min_workers, _rebalance_seconds(rebalance))
-
-
-def _wait_seconds(wait_for_workers: float | str | bool) -> float | None:
-    """Return the seconds to wait for a lost worker; None: its loss is an error."""
-    if wait_for_workers is False:
-        return None
-    if isinstance(wait_for_workers, str) or wait_for_workers is True:
-        if wait_for_workers != "forever":
-            raise ValueError(f"wait_for_workers is {wait_for_workers!r}; write seconds, such as 60, 'forever' or False")
-        return math.inf
-    check_number(wait_for_workers, "wait_for_workers", whole=False, zero=True, none=False)
-    return wait_for_workers
-
-
-def _rebalance_seconds(rebalance: float | str) -> float | None:
-    """Return the seconds between two changes of the shares; None: they stay."""
-    if isinstance(rebalance, str):
-        if rebalance not in (AUTO, OFF):
-            raise ValueError(f"rebalance is {rebalance!r}; write {AUTO!r}, {OFF!r} or a positive number of seconds")
-        return 0.0 if rebalance == AUTO else None
-    check_number(rebalance, "rebalance", whole=False, none=False)
-    return rebalance
-
-
 def _unpacked(x: object, y: object, sample_weight: object) -> tuple[object, object, object]:
     """Return inputs, targets and weights, which `x` may have all."""
     if x is None:
@@ -275,28 +243,13 @@ def _running(
         raise ValueError(f"the data of model {model.name!r} are empty; give at least one batch")
     cluster = placement.requested_cluster(request)
     search = placement.Search(steps, progress=options.get("verbose", "auto") != 0)
-
     announces = search.progress and keras.config.is_interactive_logging_enabled()
-    found: list[placement.Placement] = []
-
-    def place(build: Callable[[], mtf.Graph], graph: mtf.Graph) -> placement.Placement:
-        placed = placement.place(request, cluster, build, graph=graph, search=search)
-        placed.report(announces=announces)
-        found.append(placed)
-        return placed
-
-    def place_without(lost: Collection[int], build: Callable[[], mtf.Graph], graph: mtf.Graph) -> placement.Placement:
-        if not lost:
-            return found[0]
-        choice = found[0].choice
-        kept, left, machines = placing.leave_out(cluster, choice and choice.machines, lost)
-        return placement.place(request.only(kept), left, build, graph=graph, search=search, machines=machines)
-
+    placer = Placer(request, cluster, search, announces=announces)
     with contextlib.ExitStack() as stack:
         stack.enter_context(WorkerClaim(cluster.workers_in_use))
-        changes = None if policy is None else Changes(policy, place_without, steps)
+        changes = None if policy is None else Changes(policy, placer.without, steps)
         verification = Verification(verify, steps, announces=announces and policy is not None)
-        loop = Loop(model, place, stack, changes, Keeper(model, request, cluster, steps), verification)
+        loop = Loop(model, placer, stack, changes, Keeper(model, request, cluster, steps), verification)
         around = loop.before_callbacks, loop.after_callbacks
         callbacks = stack.enter_context(callbacks_lib.surrounded(callbacks, *around))
         with loop.in_place_of_keras(*kinds):

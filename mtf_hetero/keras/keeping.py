@@ -112,12 +112,12 @@ class Keeper:
 
     def _serves(self, kept: _Kept, divided: Divided, inputs: Sequence[object]) -> bool:
         """Return whether a step may be taken at a place that was chosen for another one."""
-        kind, placed = inputs[0], divided.session.placement
+        kind, placed = inputs[0], divided.runtime.placement
         if kept.kind not in (kind, "train"):
             return False
         if not self._request.is_measured or len(self._cluster.devices) == 1:
             return True
-        if placed is None or placed.measured_machines is None:  # the training was too short to measure devices
+        if placed.measured_machines is None:  # the training was too short to measure devices
             return self._steps is not None and kept.steps is not None and self._steps <= kept.steps
         return kind != "train" or divided.knows(inputs)
 

@@ -5,24 +5,31 @@ from collections.abc import Callable, Iterable, Iterator
 
 from mtf_hetero._compat import tf
 from mtf_hetero.cluster import UnreachableWorkerError
-from mtf_hetero.importer.divided import Place
+from mtf_hetero.importer.divided import Divided, Place
+from mtf_hetero.importer.functions import divide
 from mtf_hetero.importer.verifying import Verification
 from mtf_hetero.keras._keras import keras
-from mtf_hetero.keras.course import Changes
-from mtf_hetero.keras.imported import Imported, StandIn, find_own, find_traced, forget_traced, own_steps
+from mtf_hetero.keras.imported import StandIn, find_own, find_scalars, find_traced, forget_traced, own_steps
 from mtf_hetero.keras.keeping import Keeper
+from mtf_hetero.keras.wrong_data import explain_wrong_data
+from mtf_hetero.training.steps import Changes
+
+_LOSS = "a step of Keras; the model has the weights of the last complete epoch"
 
 
 class Loop:
     """Takes the steps of Keras's loop on devices, which the first batch chooses.
 
+    Metrics, and scalars of the optimizer, stay in this process. Batches are traced with the sizes that their
+    specification leaves open, as in Keras: what its metrics of several outputs count depends on them.
+
     Args:
       model: the keras.Model.
       place: returns where the model lies, as for Divided.
       stack: closes the session at its end.
-      changes: as of Imported.
-      verification: of first steps.
-      keeper: as of Imported.
+      changes: of the place that are possible; None: none.
+      keeper: has the session of the last call, perhaps, and gets this one; None: the session ends with this call.
+      verification: compares first steps; None: nothing is compared.
     """
 
     def __init__(
@@ -36,7 +43,8 @@ class Loop:
     ) -> None:
         self._model, self._place, self._stack, self._changes, self._keeper = model, place, stack, changes, keeper
         self._verification = verification
-        self._steps: Imported | None = None
+        self._divided: Divided | None = None
+        self._is_kept = False
         self._functions: dict[str, Callable[..., object]] = {}  # Keras's own
         self._in_callbacks = False
 
@@ -54,8 +62,7 @@ class Loop:
         try:
             yield
             self.give_back()
-            if self._steps is not None:
-                self._steps.keep()
+            self._keep()
         except BaseException as error:
             self._rescue(error)
             raise
@@ -81,7 +88,7 @@ class Loop:
         batches, spec = iter(iterator), _present(getattr(iterator, "element_spec", None))
         first = next(batches, None)
         if first is None:
-            if self._steps is None:
+            if self._divided is None:
                 raise ValueError(f"the data of model {self._model.name!r} are empty; give at least one batch")
             return self._run_without_batch(kind, iterator)
         logs = self._take(kind, first, spec)
@@ -112,22 +119,44 @@ class Loop:
 
     def _take(self, kind: str, data: object, spec: object = None) -> object:
         """Take a step; within a callback the model has its weights before it and afterwards."""
-        data = _present(data)
+        inputs = kind, _present(data)
+        self._traced.declared = (kind, spec) if spec else None
         try:
-            if self._steps is None:
-                options = {"spec": spec, "changes": self._changes, "keeper": self._keeper}
-                options["verification"] = self._verification
-                steps = Imported(self._model, self._traced, self._place, kind, data, **options)
-                self._steps = self._stack.enter_context(steps)
+            if self._divided is None:
+                self._divided = self._begin(*inputs)
             elif self._in_callbacks:
-                self._steps.take_changed()
-            result = self._steps(kind, data, spec)
+                self.take_changed()
+            with explain_wrong_data(self._divided.graph):
+                result = self._divided(*inputs)
         except NotImplementedError:
             forget_traced(self._model)
             raise
         if self._in_callbacks:
             self.give_back()
         return result
+
+    def _begin(self, kind: str, data: object) -> Divided:
+        """Return the step on devices, in the session of the last call if there is one."""
+        inputs, lost = (kind, data), {}
+        divided = None if self._keeper is None else self._keeper.take(self._traced, inputs)
+        if divided is None:
+            arguments = self._traced, self._place, inputs, self._changes, self._verification
+            divided, lost = divide(*arguments, owner=f"model {self._model.name!r}", loss=_LOSS)
+        elif self._verification is not None:
+            divided.verification = self._verification.continue_from(divided.verification)
+        self._kind = kind
+        self._note_scalars()
+        self._stack.callback(lambda: None if self._is_kept else divided.close())
+        if self._changes is not None:
+            outliving = divided.outliving(inputs, self._changes, lost=lost, began=self._note_scalars)
+            self._stack.enter_context(outliving)
+        return divided
+
+    def _keep(self) -> None:
+        """Keep the session for the next call, unless its devices may be others then."""
+        has_moved = self._changes is not None and bool(self._changes.policy.log)
+        if self._divided is not None and self._keeper is not None and not has_moved:
+            self._is_kept = self._keeper.keep(self._traced, self._divided, self._kind)
 
     def before_callbacks(self) -> None:
         """Give the model its weights, for callbacks to look at and to change."""
@@ -142,31 +171,38 @@ class Loop:
     @property
     def sizes(self) -> dict[str, dict[str, int]]:
         """Return {dimension: {device: its size}} of the dimensions that are split at present."""
-        return {} if self._steps is None else self._steps.sizes
+        return {} if self._divided is None else self._divided.sizes
 
     def describe_speed(self) -> str:
         """Return how fast the last steps were and how busy the devices, in one line; "" if it was not measured."""
-        return "" if self._steps is None else self._steps.describe_speed()
+        return "" if self._divided is None else self._divided.describe_speed()
 
     def take_changed(self) -> None:
         """Take over what was changed in the model since it was given its weights."""
-        if self._steps is not None:
-            self._steps.take_changed()
+        if self._divided is not None:
+            self._divided.push_pulled()
+            self._note_scalars()
 
     def give_back(self) -> None:
         """Give the model its weights."""
-        if self._steps is not None:
-            self._steps.give_back()
+        if self._divided is not None:
+            self._divided.pull()
+            self._note_scalars()
+
+    def _note_scalars(self) -> None:
+        """Note the scalars of the optimizer that belong to the weights of the model, the number of steps among them."""
+        self._scalars = [(variable, variable.numpy()) for variable in find_scalars(self._model)]
 
     def _rescue(self, error: BaseException) -> None:
-        """Give the model the weights of the last step before an error, unless they are lost."""
-        if self._steps is None:
+        """Give the model the weights of the last step before an error; if they are lost, the scalars of its own."""
+        if self._divided is None:
             return
         if not isinstance(error, UnreachableWorkerError):
             with contextlib.suppress(Exception):
                 self.give_back()
                 return
-        self._steps.forget_steps()
+        for variable, value in self._scalars:
+            variable.assign(value)
 
 
 def _present(data: object) -> object:

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 from mtf_hetero._compat import eagerly, tf
+from mtf_hetero._support.numbers import check_number
 from mtf_hetero._support.schema import shorten
 from mtf_hetero.cost import devices_file
 from mtf_hetero.cost.machines import Machines
-from mtf_hetero.estimator.config import check_number
 from mtf_hetero.importer import step as step_lib
 from mtf_hetero.importer.tracing import Traced
 from mtf_hetero.planner.answering import Network, Planned, answer

@@ -20,5 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Placement", "Request", "Search", "load", "place", "requested_cluster"]
 
 __getattr__, __dir__ = lazy.attach(
-    __name__, {**dict.fromkeys(__all__, "placing"), "Request": "request"}, renamed={"cluster_of": "requested_cluster"}
+    __name__,
+    {**dict.fromkeys(__all__, "placing"), "Request": "request"},
+    renamed={"cluster_of": "requested_cluster"},
 )

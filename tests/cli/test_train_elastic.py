@@ -14,7 +14,7 @@ from tiny_keras import tiny
 from training_runs import FAST, ONE, act, read_losses, read_rows, run
 
 from mtf_hetero.cli.train.config import Config
-from mtf_hetero.cli.train.course import Course
+from mtf_hetero.cli.train.training import Training
 from mtf_hetero.cluster import UnreachableWorkerError, claim
 from mtf_hetero.placement import Request
 
@@ -64,11 +64,11 @@ def test_a_request_for_more_devices(values, expected):
 @pytest.fixture
 def soon(monkeypatch):
     """Training looks for workers every 0.2 seconds, in place of 5."""
-    monkeypatch.setattr("mtf_hetero.estimator.elastic._LOOK_SECONDS", 0.2)
+    monkeypatch.setattr("mtf_hetero.training.elastic._LOOK_SECONDS", 0.2)
 
 
-def await_move(course):
-    await_wanted(course._elastic)
+def await_move(training):
+    await_wanted(training._course.elastic)
 
 
 @pytest.mark.full
@@ -77,21 +77,21 @@ def test_a_worker_that_is_removed_from_the_file_is_released(soon, workers, tmp_p
     hosts, other, seen = tmp_path / "hosts.txt", claim._Holding(workers.addresses[0]), []
     hosts.write_text("\n".join(workers.addresses))
 
-    def remove(course):
+    def remove(training):
         hosts.write_text("\n".join(workers.addresses[1:]))
-        await_move(course)
+        await_move(training)
 
-    def list_while_another_training_has_it(course):
+    def list_while_another_training_has_it(training):
         assert other.take() == ""
         hosts.write_text("\n".join(workers.addresses))
         time.sleep(1)  # it looks five times
-        seen.append(course._elastic.is_wanted)
+        seen.append(training._course.elastic.is_wanted)
         other.release()
-        await_move(course)
+        await_move(training)
 
-    def remove_too_many(course):
+    def remove_too_many(training):
         hosts.write_text(workers.addresses[2])
-        while not course._needed:
+        while not training._course._needed:
             time.sleep(0.1)
         seen.append(claim._Holding(workers.addresses[0]).take())
 
@@ -103,7 +103,7 @@ def test_a_worker_that_is_removed_from_the_file_is_released(soon, workers, tmp_p
     assert re.search(
         rf"{name} was removed: {continues} 2 \(memory\) .* on worker:1/cpu:0, worker:2/(.|\n)*"
         rf"{name} answers again: {continues} 4 \(memory\)(.|\n)*"
-        r"training continues with worker 0 .*, worker 1 .*: --min_workers is 2",
+        r"training continues with worker 0 .*, worker 1 .*: 1 would be left, and min_workers is 2",
         err,
     )
     assert seen[0] is False and seen[1].startswith(f"pid {os.getpid()} on ")
@@ -119,12 +119,12 @@ def test_training_continues_without_a_killed_worker(of_keras, soon, workers, tmp
         model = {"model": tmp_path / "my.keras"}
         tiny(model["model"])
 
-    def kill(course):
+    def kill(training):
         os.kill(workers.pids[1], signal.SIGKILL)
 
-    def restart(course):
+    def restart(training):
         workers.restart(1)
-        await_move(course)
+        await_move(training)
 
     assert run(**ONE | model | {"max_steps": 8, "summary_steps": 1, "model_dir": tmp_path / "one"}) == 0
     capfd.readouterr()
@@ -151,11 +151,11 @@ def test_training_continues_without_a_killed_worker(of_keras, soon, workers, tmp
 def test_a_worker_that_is_lost_in_the_last_test_is_left_out():
     error = UnreachableWorkerError("worker 1 (b:2): connection refused", {1: "b:2"})
     after = mock.Mock(test=mock.Mock(return_value={"accuracy": 0.5}))
-    course = mock.Mock(run=mock.Mock(test=mock.Mock(side_effect=error)))
-    place = mock.Mock(begin=lambda: setattr(course, "run", after))
-    course._without = mock.Mock(return_value=place)
-    assert Course._test(course, "test", None) == {"accuracy": 0.5}
-    course._without.assert_called_once_with({1: "b:2"})
-    course.run = mock.Mock(test=mock.Mock(side_effect=error))
+    training = mock.Mock(run=mock.Mock(test=mock.Mock(side_effect=error)))
+    stage = mock.Mock(begin=lambda: setattr(training, "run", after))
+    training._course.without = mock.Mock(return_value=stage)
+    assert Training._test(training, "test", None) == {"accuracy": 0.5}
+    training._course.without.assert_called_once_with({1: "b:2"})
+    training.run = mock.Mock(test=mock.Mock(side_effect=error))
     with pytest.raises(UnreachableWorkerError):  # the Estimator, which trains meanwhile, continues elsewhere
-        Course._test(course, "validation", "model.ckpt-5")
+        Training._test(training, "validation", "model.ckpt-5")

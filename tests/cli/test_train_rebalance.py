@@ -7,7 +7,7 @@ from training_runs import read_losses, read_rows, run
 
 from mtf_hetero.cli.train.config import Config
 from mtf_hetero.cost import trace
-from mtf_hetero.estimator import rebalance_hook
+from mtf_hetero.training import rebalancing
 
 
 def at_once(work, name):
@@ -25,7 +25,7 @@ def test_shares_follow_a_slower_device_and_the_losses_do_not(tmp_path, monkeypat
         return {device: trace.Usage(each, 0.0, 400.0 - each) for device, each in zip(devices, (100.0, slow))}
 
     monkeypatch.setattr(trace, "usage", usage)
-    monkeypatch.setattr(rebalance_hook.threads, "begin", at_once)
+    monkeypatch.setattr(rebalancing.threads, "begin", at_once)
     flags = {"model": "lenet", "devices": "cpu:0,cpu:1", "layout": "batch", "batch_size": 32, "max_steps": 40}
     flags |= {"optimizer": "sgd", "learning_rate": 0.01, "summary_steps": 1, "busy_steps": 1}
     assert run(**flags, model_dir=tmp_path / "a", rebalance="auto") == 0

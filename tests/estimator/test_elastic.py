@@ -27,11 +27,11 @@ from mtf_hetero._support import threads
 from mtf_hetero.checkpoint import saver as saver_lib
 from mtf_hetero.cluster import UnreachableWorkerError
 from mtf_hetero.estimator import Elastic, Place, training
-from mtf_hetero.estimator.elastic import CHECKPOINT, MEMORY
 from mtf_hetero.estimator.hooks import SaverHook, read_global_step
 from mtf_hetero.estimator.resume import ResumingSessionCreator
 from mtf_hetero.estimator.summaries import LOSS_COLLECTION_KEY
 from mtf_hetero.estimator.warm import WarmSession
+from mtf_hetero.training.elastic import CHECKPOINT, MEMORY
 
 pytestmark = pytest.mark.usefixtures("without_graph_optimizers")
 NOISY = {"noisy": True}
@@ -178,7 +178,7 @@ def test_a_change_that_another_one_follows_at_once_is_part_of_it():
 
 
 def test_no_workers_are_looked_for_while_the_place_changes(monkeypatch):
-    monkeypatch.setattr("mtf_hetero.estimator.elastic._LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("mtf_hetero.training.elastic._LOOK_SECONDS", 0.01)
     looked = threading.Event()
     elastic = Elastic(within=looked.set, report=lambda event: None)
     elastic.move(Place(None, input_fn), "worker b:2 joined")
@@ -383,7 +383,7 @@ def test_a_training_that_waits_continues_with_another_worker(
     min_workers, workers, lose, impatient, tmp_path, monkeypatch
 ):
     """Too few workers are left, or no layout fits them; and then one comes that was not in use."""
-    monkeypatch.setattr("mtf_hetero.estimator.elastic._LOOK_SECONDS", 0.2)
+    monkeypatch.setattr("mtf_hetero.training.elastic._LOOK_SECONDS", 0.2)
     asked, is_lost = [], threading.Event()
     trained, other = (on_devices("two", tmp_path, workers.cluster, without=[unused]) for unused in (2, 1))
     elastic = Elastic(

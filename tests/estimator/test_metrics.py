@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from mtf_hetero import Estimator, EstimatorSpec, RunConfig, tf
-from mtf_hetero.estimator import metrics, metrics_log, pace
+from mtf_hetero.estimator import metrics, metrics_log
 from mtf_hetero.estimator.metrics import MetricsHook
 from mtf_hetero.estimator.metrics_log import MetricsLog
 from mtf_hetero.estimator.summaries import add_scalar_summary, scalar_summaries
 from mtf_hetero.estimator.validation import ValidatingSaverHook
+from mtf_hetero.training import pace
 
 
 def read_rows(path):

@@ -103,8 +103,8 @@ def test_a_later_kind_of_inputs_may_use_more_variables():
 
 def test_a_session_makes_room_for_more_kinds(monkeypatch):
     """Variables of a kind of inputs that the new session has not seen keep their values."""
-    monkeypatch.setattr("mtf_hetero.importer.session._LEAST_KINDS", 2)
-    monkeypatch.setattr("mtf_hetero.importer.session._MOST_OPERATIONS", 10)
+    monkeypatch.setattr("mtf_hetero.training.runtime._LEAST_KINDS", 2)
+    monkeypatch.setattr("mtf_hetero.training.runtime._MOST_OPERATIONS", 10)
     variables = variable(), variable((5,), "bias")
     kinds = (14, True), (7, True), (5, False), (14, False), (7, True), (3, False)
     inputs = [(INPUTS[number % 3][0][:n], biased) for number, (n, biased) in enumerate(kinds)]

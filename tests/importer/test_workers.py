@@ -1,15 +1,17 @@
-"""Steps over workers: on any layout, planned, and what is said of a lost worker."""
+"""Steps over workers: on any layout, planned, and after the loss of a worker."""
 
 import os
 import signal
 
 import numpy as np
 import pytest
+from estimator_oracle import await_wanted
 from import_oracle import check
 from steps import STEPS
-from tiers import on_workers
+from tiers import losing_workers, on_workers
 
 import mtf_hetero
+from mtf_hetero import tf
 from mtf_hetero.cluster import LocalCluster, UnreachableWorkerError
 from mtf_hetero.cost import machines
 from mtf_hetero.planner import planning
@@ -61,7 +63,7 @@ def test_a_lost_worker_is_said_in_one_line():
     step, variables, inputs = STEPS["perceptron"]()
     with local as cluster:
         place = {"workers": cluster.workers, "layout": "batch", "list_speed": [1, 1]}
-        divided = mtf_hetero.function(step, inputs[0], **place)
+        divided = mtf_hetero.function(step, inputs[0], wait_for_workers=False, **place)
         divided(*inputs[0])
         divided.pull()
         pulled = [v.numpy() for v in variables]
@@ -77,3 +79,102 @@ def test_a_lost_worker_is_said_in_one_line():
         for variable, array in zip(variables, pulled, strict=True):
             np.testing.assert_array_equal(variable.numpy(), array)
         divided.close()
+
+
+def make_step():
+    """Return a step of momentum in float64, which draws by a seed that it is given, and its variables."""
+    generator = np.random.default_rng(3)
+    weight, bias = tf.Variable(generator.normal(size=(6, 7)), name="weight"), tf.Variable(np.zeros(7))
+    out, speed = tf.Variable(generator.normal(size=(7, 1))), tf.Variable(np.zeros((6, 7)))
+
+    @tf.compat.v2.function
+    def step(x, y, number):
+        with tf.GradientTape() as tape:
+            hidden = tf.tanh(x @ weight + bias)
+            hidden *= tf.cast(tf.random.stateless_uniform((16, 7), [number, 1]) < 0.8, tf.float64)
+            loss = tf.reduce_mean(tf.square(hidden @ out - y))
+        gradients = tape.gradient(loss, [weight, bias, out])
+        speed.assign(0.9 * speed + gradients[0])
+        weight.assign_sub(0.1 * speed)
+        bias.assign_sub(0.1 * gradients[1])
+        out.assign_sub(0.1 * gradients[2])
+        return loss
+
+    return step, [weight, bias, out, speed]
+
+
+def list_batches():
+    """Yield the same two arrays with other numbers each time, as a loop that fills a buffer does."""
+    generator, x, y = np.random.default_rng(5), np.empty((16, 6)), np.empty((16, 1))
+    for number in range(12):
+        x[:], y[:] = generator.normal(size=x.shape), generator.normal(size=y.shape)
+        yield x, y, np.int32(number)
+
+
+LOSSES = {  # the layout, the signal, the share of time for copies: with 1e-9 steps are taken again
+    "batch, killed": ("batch", signal.SIGKILL, 0.01),
+    "units, stopped, taken again": ("weight/1:all", signal.SIGSTOP, 1e-9),
+    "units, killed, copied": ("weight/1:all", signal.SIGKILL, 1e9),
+}
+
+
+@losing_workers
+@pytest.mark.full
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("name", LOSSES)
+def test_steps_go_on_without_a_lost_worker(name, workers, monkeypatch):
+    """Each call returns what TensorFlow's own step returns, also after values were pulled and changed."""
+    layout, how, share = LOSSES[name]
+    monkeypatch.setattr("mtf_hetero.checkpoint.pace._SHARE", share)
+    step, own = make_step()
+    expected = []
+    for number, batch in enumerate(list_batches()):
+        if number == 4:
+            own[0].assign(0.5 * own[0])
+        expected.append(step(*map(tf.constant, batch)).numpy())
+    step, variables = make_step()
+    place = {"workers": workers.addresses, "layout": layout, "list_speed": [4, 2, 1]}
+    try:
+        with mtf_hetero.function(step, next(list_batches()), wait_for_workers=1, **place) as divided:
+            found = []
+            for number, batch in enumerate(list_batches()):
+                if number == 4:
+                    divided.pull()
+                    variables[0].assign(0.5 * variables[0])
+                    divided.push()
+                if number == 7:
+                    os.kill(workers.pids[1], how)
+                found.append(divided(*batch).numpy())
+            devices = {device for sizes in divided.sizes.values() for device in sizes}
+            assert devices == {"worker:0/cpu:0", "worker:2/cpu:0"}
+            (change,) = divided.changes
+            assert change["why"] == f"worker 1 ({workers.addresses[1]}) was lost"
+    finally:
+        workers.restart(1)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    for variable, other in zip(variables, own, strict=True):
+        np.testing.assert_allclose(variable.numpy(), other.numpy(), rtol=1e-9)
+
+
+@losing_workers
+@pytest.mark.full
+@pytest.mark.usefixtures("impatient")
+def test_a_worker_that_answers_again_takes_steps_again(workers, monkeypatch):
+    monkeypatch.setattr("mtf_hetero.training.elastic._LOOK_SECONDS", 0.2)
+    (step, own), (same_step, variables) = make_step(), make_step()
+    batches = [tuple(np.array(x) for x in batch) for batch in list_batches()]
+    place = {"workers": workers.addresses, "layout": "batch", "list_speed": [4, 2, 1]}
+    with mtf_hetero.function(same_step, batches[0], wait_for_workers=1, **place) as divided:
+        for number, batch in enumerate(batches):
+            if number == 3:
+                os.kill(workers.pids[1], signal.SIGKILL)
+            if number == 8:
+                workers.restart(1)
+                await_wanted(divided._elastic._elastic)
+            found = divided(*batch).numpy()
+            assert found == pytest.approx(step(*map(tf.constant, batch)).numpy(), rel=1e-12)
+        assert len(next(iter(divided.sizes.values()))) == 3
+        lost, back = (str(change["why"]) for change in divided.changes)
+        assert lost.endswith("was lost") and back.endswith("answers again")
+    for variable, other in zip(variables, own, strict=True):
+        np.testing.assert_allclose(variable.numpy(), other.numpy(), rtol=1e-9)

@@ -15,9 +15,10 @@ from keras_oracle import floatx
 from tiers import on_workers, parametrize
 
 import mtf_hetero.keras
-from mtf_hetero import placement, tf
-from mtf_hetero.importer.session import Session
+from mtf_hetero import tf
 from mtf_hetero.keras import keeping
+from mtf_hetero.placement import placer
+from mtf_hetero.training import Runtime
 
 DATA = images()
 OPTIONS = {"batch_size": 8, "shuffle": False, "verbose": 0}
@@ -27,8 +28,8 @@ LOSS = "sparse_categorical_crossentropy"
 @pytest.fixture
 def opened(monkeypatch):
     """The sessions that were opened, one item each."""
-    sessions, plain = [], Session.open
-    monkeypatch.setattr(Session, "open", lambda self, *values: (sessions.append(self), plain(self, *values))[1])
+    sessions, plain = [], Runtime.open
+    monkeypatch.setattr(Runtime, "open", lambda self, *values: (sessions.append(self), plain(self, *values))[1])
     return sessions
 
 
@@ -254,7 +255,7 @@ def test_the_oldest_sessions_end_if_there_are_too_many(name, value, monkeypatch)
 @pytest.mark.parametrize("is_measured", [True, False])
 def test_devices_are_measured_once_for_a_batch(is_measured, opened, monkeypatch):
     """Without figures of the devices, a longer training is placed anew."""
-    place, placed = placement.place, []
+    place, placed = placer.place, []
     machines = types.SimpleNamespace(names=BATCH["devices"])
 
     def measure(request, *arguments, **options):
@@ -263,7 +264,7 @@ def test_devices_are_measured_once_for_a_batch(is_measured, opened, monkeypatch)
         shown = {"warning": "", "lines": (), "headline": "", "allows_any_layout": False, "machines": machines}
         return dataclasses.replace(found, choice=types.SimpleNamespace(**shown, is_measured=is_measured))
 
-    monkeypatch.setattr(placement, "place", measure)
+    monkeypatch.setattr(placer, "place", measure)
     automatic = {"devices": BATCH["devices"], "rebalance": "off"}
     model, (x, y) = make_model(plain), DATA
     for rows in [8, 8, 16, 8]:

@@ -19,12 +19,11 @@ from mtf_hetero import Layout, tf
 from mtf_hetero.cluster import LocalCluster
 from mtf_hetero.cost import trace
 from mtf_hetero.cost.machines import Machine, Machines
-from mtf_hetero.estimator import pace, rebalance_hook
-from mtf_hetero.keras import fitting
 from mtf_hetero.placement import placing
 from mtf_hetero.planner import resizing
 from mtf_hetero.planner.choice import Choice
 from mtf_hetero.planner.plan import Plan
+from mtf_hetero.training import Policy, pace, rebalancing
 
 OPTIONS = {"epochs": 5, "batch_size": 8, "shuffle": False, "verbose": 0}
 CUT = 8  # measurements, after which the first device is slower
@@ -57,7 +56,7 @@ def simulated(monkeypatch):
     monkeypatch.setattr(trace, "usage", usage)
     monkeypatch.setattr(pace, "_MEASURED_SECONDS", 0.0)
     monkeypatch.setattr(pace, "_MOST_COST", math.inf)
-    monkeypatch.setattr(rebalance_hook.threads, "begin", begin_at_once)
+    monkeypatch.setattr(rebalancing.threads, "begin", begin_at_once)
     monkeypatch.setattr(resizing, "_CPU", (1e7, 1e7))  # a step of this size is no overhead
 
 
@@ -158,4 +157,4 @@ def test_shares_follow_a_quota(monkeypatch):
 @pytest.mark.parametrize("rebalance", ["soon", "30", 0, -1, True, None])
 def test_a_wrong_rebalance_is_refused(rebalance):
     with pytest.raises(ValueError, match=f"^rebalance is {re.escape(repr(rebalance))}; "):
-        fitting._rebalance_seconds(rebalance)
+        Policy.parse(60.0, 1, rebalance)

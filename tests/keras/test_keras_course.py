@@ -12,9 +12,7 @@ from estimator_oracle import await_wanted, log_lines
 from fit_oracle import Noise, images, network
 from tiers import losing_workers
 
-from mtf_hetero.estimator import Elastic
-from mtf_hetero.importer import Session
-from mtf_hetero.keras import course, fitting
+from mtf_hetero.training import Elastic, Policy, Runtime, course
 
 LOST = {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}
 OPTIONS = {"epochs": 2, "batch_size": 8, "shuffle": False, "verbose": 0}
@@ -95,16 +93,16 @@ def test_training_continues_after_a_loss_in_its_validation(layout, batch, worker
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("returns", [True, False])
 def test_a_worker_is_lost_before_the_first_step(returns, workers, lines, monkeypatch):
-    begin = Session.open
+    begin = Runtime.open
 
     def lose_and_open(session, *values):
-        monkeypatch.setattr(Session, "open", begin)
+        monkeypatch.setattr(Runtime, "open", begin)
         lose(workers)
         if returns:
             threading.Timer(1.0, workers.restart, [1]).start()
         begin(session, *values)
 
-    monkeypatch.setattr(Session, "open", lose_and_open)
+    monkeypatch.setattr(Runtime, "open", lose_and_open)
     check(workers, {}, wait_for_workers=60 if returns else 1)
     said = "all workers answer again; training" if returns else "training begins without worker 1"
     assert sum(said in line for line in lines) == 1 and sum(" is gone: " in line for line in lines) == 1
@@ -128,7 +126,7 @@ def test_training_continues_without_a_lost_worker(name, workers, lines, monkeypa
     layout, how, batch, share, expected = LOSSES[name]
     monkeypatch.setattr("mtf_hetero.checkpoint.pace._SHARE", share)
     if name == "batches beyond the memory":
-        monkeypatch.setattr("mtf_hetero.keras.course.free_bytes", lambda: THREE_BATCHES)
+        monkeypatch.setattr("mtf_hetero.training.steps.free_bytes", lambda: THREE_BATCHES)
     check(workers, {batch: lambda: lose(workers, how)}, Looking if "callback" in name else Blind, layout=layout)
     assert event(lines) == expected
     assert sum(" is gone: " in line for line in lines) == 1
@@ -157,7 +155,7 @@ def test_a_worker_that_is_started_again_is_awaited(workers, lines):
 @losing_workers
 @pytest.mark.full
 def test_a_worker_that_answers_again_is_taken_in(workers, lines, monkeypatch):
-    monkeypatch.setattr("mtf_hetero.estimator.elastic._LOOK_SECONDS", 0.2)
+    monkeypatch.setattr("mtf_hetero.training.elastic._LOOK_SECONDS", 0.2)
     made = []
     monkeypatch.setattr(course, "Elastic", lambda **options: made.append(Elastic(**options)) or made[-1])
 
@@ -189,4 +187,4 @@ def test_two_workers_are_lost_one_after_the_other(workers, lines):
 )
 def test_a_wrong_patience_is_refused(options, message):
     with pytest.raises(ValueError, match=f"^{message}$"):
-        fitting._policy(**{"wait_for_workers": 60, "min_workers": 1, "rebalance": "auto"} | options)
+        Policy.parse(**{"wait_for_workers": 60, "min_workers": 1, "rebalance": "auto"} | options)

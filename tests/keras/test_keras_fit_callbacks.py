@@ -9,7 +9,7 @@ import tiers
 from fit_oracle import BATCH, FILTERS, ONE, check, images, make_model
 
 import mtf_hetero.keras
-from mtf_hetero.importer import Session
+from mtf_hetero.training import Runtime
 
 X, Y = images(16)
 
@@ -166,13 +166,13 @@ def test_a_list_of_callbacks_that_keras_made():
 
 def counted_reads(monkeypatch):
     """Return a list that gets an entry each time that weights are read from the devices."""
-    reads, read = [], Session.read
+    reads, read = [], Runtime.read
 
     def counted(self, names):
         reads.extend([None] if names else [])
         return read(self, names)
 
-    monkeypatch.setattr(Session, "read", counted)
+    monkeypatch.setattr(Runtime, "read", counted)
     return reads
 
 

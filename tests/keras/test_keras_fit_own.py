@@ -12,7 +12,7 @@ from keras_oracle import floatx
 
 import mtf_hetero.keras
 from mtf_hetero import tf
-from mtf_hetero.importer import Session
+from mtf_hetero.training import Runtime
 
 L, K = keras.layers, keras.ops
 RNG = np.random.default_rng(0)
@@ -168,7 +168,7 @@ def test_it_is_what_keras_does(name):
 @pytest.mark.full
 def test_ctrl_c_within_a_step_leaves_the_model_whole(monkeypatch):
     """The weights, the number of steps and the metrics are all of the step that Ctrl-C arrived in."""
-    run, steps = Session.run, []
+    run, steps = Runtime.run, []
 
     def pressed(self, fetches, feed=None, trace=None):
         found = run(self, fetches, feed, trace)
@@ -182,7 +182,7 @@ def test_ctrl_c_within_a_step_leaves_the_model_whole(monkeypatch):
     with floatx(tf.float64):
         reference, model = make_model(compiled(hidden)), make_model(compiled(hidden))
         expected = reference.fit(*(x[:16] for x in ROWS), **options).history["loss"][0]
-        monkeypatch.setattr(Session, "run", pressed)
+        monkeypatch.setattr(Runtime, "run", pressed)
         with pytest.raises(KeyboardInterrupt):
             mtf_hetero.keras.fit(model, *ROWS, **options, **BATCH)
         same(state(model), state(reference), 1e-9)

@@ -23,20 +23,21 @@ ROOMS = {  # of mtf_hetero: room -> the rooms it may import, beside _compat, _su
     "cost": {"cluster", "graph", "layers", "layout", "lowering", "mesh"},
     "planner": {"cluster", "cost", "graph", "layout", "lowering"},
     "placement": {"cluster", "cost", "graph", "layout", "layouts", "lowering", "planner"},
-    "estimator": {"checkpoint", "cluster", "cost", "layout", "mesh"},
+    "training": {"checkpoint", "cluster", "cost", "layout", "lowering", "mesh", "placement", "planner"},
+    "estimator": {"checkpoint", "cluster", "cost", "mesh", "training"},
     "data": {"cluster", "layout"},
-    "importer": {"cluster", "cost", "layers", "layout", "lowering", "mesh", "placement"},
+    "importer": {"cluster", "cost", "layers", "layout", "lowering", "mesh", "placement", "training"},
     "keras": {
         "checkpoint",
         "cluster",
         "cost",
-        "estimator",
         "graph",
         "importer",
         "layers",
         "mesh",
         "placement",
         "planner",
+        "training",
     },
     "cli": {
         "checkpoint",
@@ -54,6 +55,7 @@ ROOMS = {  # of mtf_hetero: room -> the rooms it may import, beside _compat, _su
         "models",
         "placement",
         "planner",
+        "training",
     },
 }
 USES_LAYOUTS = {"cli", "keras", "placement"}  # the rooms that train, as the binary does

@@ -20,7 +20,7 @@ from small_volumes import TOYS
 
 from mtf_hetero import data, tf
 from mtf_hetero.cli.train import __main__ as train
-from mtf_hetero.cli.train import course, prepare
+from mtf_hetero.cli.train import prepare, training
 from mtf_hetero.estimator import metrics_log
 from mtf_hetero.models.registry import MODELS
 
@@ -73,14 +73,14 @@ def check_mistake(capfd, message, program=run, **values):
 
 
 def act(monkeypatch, actions):
-    """Has trainings of this process call functions of their Course after steps, {number of steps: function}."""
-    hooks = course.Course._hooks
+    """Has trainings of this process call functions of their Training after steps, {number of steps: function}."""
+    hooks = training.Training._hooks
 
     def with_actions(self, metrics):
         bound = {step: functools.partial(action, self) for step, action in actions.items()}
         return [*hooks(self, metrics), ActionHook(bound)]
 
-    monkeypatch.setattr(course.Course, "_hooks", with_actions)
+    monkeypatch.setattr(training.Training, "_hooks", with_actions)
 
 
 @pytest.fixture

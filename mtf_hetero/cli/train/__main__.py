@@ -110,7 +110,7 @@ def _train(rest: Sequence[str]) -> int:
                     isolation.enter()
                 # TensorFlow is loaded after the flags are checked; its start-up messages are not for the user
                 with command_line.capture_stderr():
-                    from mtf_hetero.cli.train import course
+                    from mtf_hetero.cli.train import training as training_lib
                     from mtf_hetero.cli.train.prepare import place, prepare
 
                     draft = prepare(config, stack)
@@ -123,7 +123,7 @@ def _train(rest: Sequence[str]) -> int:
             except (ValueError, NotImplementedError) as error:
                 command_line.say(error)
                 return command_line.WRONG_USAGE
-            return course.train(training)
+            return training_lib.train(training)
     except KeyboardInterrupt:
         code = 130
     except BrokenPipeError:

@@ -1,4 +1,4 @@
-"""A training run: `prepare` checks it and places it, and `course` runs it."""
+"""A training run: `prepare` checks it and places it, and `training` runs it."""
 
 import dataclasses
 import functools
@@ -18,7 +18,6 @@ from mtf_hetero.cost import memory, traffic
 from mtf_hetero.cost.machines import Machines
 from mtf_hetero.cost.trace import Event
 from mtf_hetero.estimator import Estimator, RunConfig
-from mtf_hetero.estimator.changes import Split
 from mtf_hetero.layout import Layout
 from mtf_hetero.mesh.commits import Commits
 from mtf_hetero.models.registry import Model
@@ -28,6 +27,8 @@ from mtf_hetero.planner import measured, show, verdict
 from mtf_hetero.planner.fitting import estimated
 from mtf_hetero.planner.plan import Plan
 from mtf_hetero.planner.planning import describe
+from mtf_hetero.planner.resizing import Resizer
+from mtf_hetero.training.changes import Split
 
 if TYPE_CHECKING:
     from mtf_hetero.keras.first_step import FirstStep
@@ -125,6 +126,15 @@ class Run(Draft):
     def split(self) -> Split:
         """Return how the step is split, for the user."""
         return Split(self.layout, self.devices, shown_sizes(self.graph, self.layout))
+
+    def fallback(self) -> "Run | None":
+        """Return the run on the fastest device alone, if it begins with a split that was not tried; else None."""
+        back = self.placed.fallback
+        return None if back is None else dataclasses.replace(self, placement=back, cluster=back.cluster)
+
+    def resizer(self) -> Resizer:
+        """Return what finds other sizes for its devices."""
+        return self.placed.resizer(self.build_graph, self.measured_machines)
 
     def with_layout(self, layout: Layout) -> "Run":
         """Return the run with another layout on the same devices."""

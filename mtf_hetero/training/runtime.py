@@ -1,4 +1,4 @@
-"""A session in which steps run: their variables lie in slices on the devices, their values go in and out as arrays."""
+"""A session in which steps run: variables lie in slices on the devices, and their values go in and out as arrays."""
 
 import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -9,6 +9,7 @@ import numpy as np
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support import logs
 from mtf_hetero._support.grouping import group_by_bytes
+from mtf_hetero.checkpoint import State
 from mtf_hetero.cluster import Cluster, UnreachableWorkerError, WorkerWatch
 from mtf_hetero.cluster.probe import ask_all
 from mtf_hetero.cluster.session import MayLeave, WaitingSessionCreator, always
@@ -41,7 +42,7 @@ class _Plain(tf.train.SessionCreator):
         return tf.Session(self._cluster.target, config=config)
 
 
-class Session:
+class Runtime:
     """Runs steps on devices, all on the same variables.
 
     Args:
@@ -50,16 +51,17 @@ class Session:
       rescues: whether `rescue` is called after the loss of a worker.
 
     Attributes:
-      placement: where they run; None until the first step is built.
+      placement: where they run, which is set before the first step is lowered.
       steps: number of steps that have changed variables since the session was opened.
       wait_seconds: that `await_workers` waits for lost workers; infinity: forever.
       may_leave: as of WaitingSessionCreator.
       pause_seconds: that another session like this one is believed to take to begin; 0: nothing is known.
     """
 
+    placement: Placement
+
     def __init__(self, owner: str, loss: str, *, rescues: bool = False) -> None:
         self._owner, self._loss, self._rescues = owner, loss, rescues
-        self.placement: Placement | None = None
         self.wait_seconds, self.pause_seconds = 0.0, 0.0
         self.may_leave: MayLeave = always
         self._stack = contextlib.ExitStack()
@@ -94,7 +96,6 @@ class Session:
         Raises:
           NotImplementedError: the layout splits a variable in another way than in the first graph.
         """
-        assert self.placement is not None
         mesh_impl = UnevenMeshImpl.from_layout(resize_layout(self.placement.layout, graph), self.placement.devices)
         before = {id(variable) for variable in _variables()}
         # a smaller batch may be too small to be divided
@@ -135,7 +136,6 @@ class Session:
         Raises:
           UnreachableWorkerError: a worker does not answer.
         """
-        assert self.placement is not None
         cluster = self.placement.cluster
         workers = cluster.workers_in_use
         with self._stack, self.graph.as_default(), self.explaining_loss():
@@ -154,7 +154,7 @@ class Session:
     @property
     def has_workers(self) -> bool:
         """Return whether a device of a worker is in use."""
-        return self.placement is not None and bool(self.placement.cluster.workers_in_use)
+        return bool(self.placement.cluster.workers_in_use)
 
     def await_workers(self, lost: Mapping[int, str]) -> None:
         """Return once all workers answer, and say which ones do not.
@@ -168,7 +168,6 @@ class Session:
         for index, answer in ask_all(lost, _ASK_SECONDS).items():
             if answer.failure:
                 tf.logging.warning("%s", describe_wait(index, lost[index], answer.failure, self.wait_seconds))
-        assert self.placement is not None
         cluster, options = self.placement.cluster, {"wait_seconds": self.wait_seconds, "may_leave": self.may_leave}
         WaitingSessionCreator(_Plain(cluster), cluster.workers_in_use, **options).await_workers()
         tf.logging.warning("all workers answer again; training continues")
@@ -205,9 +204,9 @@ class Session:
             slices = _slices_of_variables()
         sizes = {name: sum(v.shape.num_elements() * v.dtype.size for v, _ in slices[name]) for name in names}
         for group in group_by_bytes(sizes, sizes.__getitem__, _AT_ONCE_BYTES):
-            found = self.run({name: [read for _, read in slices[name]] for name in group})
-            for name in group:
-                values[name] = _join_slices([variable for variable, _ in slices[name]], found[name])
+            of_group = [slice_ for name in group for slice_ in slices[name]]
+            found = State.from_slices([v for v, _ in of_group], self.run([read for _, read in of_group]))
+            values |= {name: found.value(name) for name in group}
         return values
 
     def rescue(self) -> dict[str, np.ndarray] | None:
@@ -217,9 +216,8 @@ class Session:
         found = self._commits.rescue(self._session, self.steps)
         if found is None:
             return None
-        with self.graph.as_default():
-            slices = {name: [variable for variable, _ in of] for name, of in _slices_of_variables().items()}
-        return {name: _join_slices(of, [found[variable.op.name] for variable in of]) for name, of in slices.items()}
+        state = State.from_values(self.graph, found)
+        return {name: state.value(name) for name in state.names}
 
     @contextlib.contextmanager
     def explaining_loss(self) -> Iterator[None]:
@@ -227,7 +225,6 @@ class Session:
         try:
             yield
         except tf.errors.OpError as error:
-            assert self.placement is not None
             cluster = self.placement.cluster
             if not cluster.workers_in_use:
                 raise
@@ -258,16 +255,3 @@ def _slices_of_variables() -> dict[str, list[tuple[tf.Variable, tf.Tensor]]]:
     for variable in tf.global_variables():
         slices.setdefault(_full_name(variable), []).append((variable, variable.graph.as_graph_element(variable)))
     return slices
-
-
-def _join_slices(variables: Sequence[tf.Variable], parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Return a variable, of its slices."""
-    info = variables[0]._save_slice_info
-    if info is None:
-        return parts[0]
-    whole = np.empty(info.full_shape, parts[0].dtype)
-    for variable, part in zip(variables, parts, strict=True):
-        info = variable._save_slice_info
-        assert info is not None  # one of the others has a slice
-        whole[tuple(slice(b, b + n) for b, n in zip(info.var_offset, info.var_shape, strict=True))] = part
-    return whole

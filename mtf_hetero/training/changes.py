@@ -4,9 +4,10 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from mtf_hetero.cluster.devices import shorten
-from mtf_hetero.estimator.elastic import Event
-from mtf_hetero.estimator.metrics_log import Values
 from mtf_hetero.layout import Layout
+from mtf_hetero.training.elastic import Event
+
+Row = Mapping[str, object]  # of a log
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +44,7 @@ def describe(event: Event, split: Split, gain: float | None) -> str:
     return f"{event}, with {next(sizes, 'nothing split')}"
 
 
-def row(event: Event, before: Split, split: Split, gain: float | None) -> Values:
+def row(event: Event, before: Split, split: Split, gain: float | None) -> Row:
     """Return a row about a change; `before` is the split until then, the other arguments are those of `describe`."""
     return {
         "why": event.why,

@@ -7,8 +7,8 @@ import pytest
 from mtf_hetero import tf
 from mtf_hetero.cluster import processor_time
 from mtf_hetero.cost import trace
-from mtf_hetero.estimator import load as load_lib
-from mtf_hetero.estimator.load import DeviceLoad
+from mtf_hetero.training import load as load_lib
+from mtf_hetero.training.load import DeviceLoad
 
 
 def adder():

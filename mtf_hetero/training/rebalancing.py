@@ -11,8 +11,8 @@ from typing import Any, Generic, TypeVar
 from mtf_hetero._compat import tf
 from mtf_hetero._support import threads
 from mtf_hetero.cluster.devices import shorten
-from mtf_hetero.estimator.load import DeviceLoad, Sample
-from mtf_hetero.estimator.rebalance import FIRST, Balance, Proposal
+from mtf_hetero.training.balance import FIRST, Balance, Proposal
+from mtf_hetero.training.load import DeviceLoad, Sample
 
 _Place = TypeVar("_Place")
 _Result = TypeVar("_Result")

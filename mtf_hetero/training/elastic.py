@@ -15,34 +15,14 @@ from typing import Any, Generic, TypeVar
 
 from mtf_hetero._compat import eagerly, tf
 from mtf_hetero._support import threads
+from mtf_hetero._support.numbers import check_number
 from mtf_hetero.checkpoint import State
 from mtf_hetero.cluster.probe import describe_workers, name_workers
-from mtf_hetero.estimator.config import check_number
 from mtf_hetero.layout import CannotSplitError
 
 MEMORY, CHECKPOINT = "memory", "checkpoint"  # from which a training continues
 _LOOK_SECONDS, _END_SECONDS = 5.0, 3.0
-_Place = TypeVar("_Place")  # of an Estimator a Place; another trainer has places of its own
-
-
-def _nothing() -> None:
-    """Begin nowhere else, the default of `begin`."""
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Place:
-    """The place of a training by an Estimator.
-
-    Args:
-      estimator: an mtf_hetero.Estimator of the same model and the same directory, with its layout and its devices.
-      input_fn: the training input there.
-      begin: called when the training arrives there, before it builds its step. It may return another place, to which
-        the training goes instead.
-    """
-
-    estimator: Any
-    input_fn: Callable[..., object]
-    begin: Callable[[], "Place | None"] = _nothing
+_Place = TypeVar("_Place")
 
 
 @dataclasses.dataclass(eq=False)
@@ -250,11 +230,3 @@ class Elastic(Generic[_Place]):
             self._report(event)
         self._waits = False
         self._last = step + 1, now
-
-
-class Moved(Exception):  # noqa: N818 - no error
-    """Leaves a session without its end."""
-
-    def __init__(self, move: Move) -> None:
-        super().__init__(move.why)
-        self.move = move

@@ -7,10 +7,10 @@ import types
 
 import pytest
 
-from mtf_hetero.estimator import rebalance_hook
-from mtf_hetero.estimator.load import Sample
-from mtf_hetero.estimator.rebalance import Balance, Proposal, go_back
-from mtf_hetero.estimator.rebalance_hook import RebalanceHook
+from mtf_hetero.training import rebalancing
+from mtf_hetero.training.balance import Balance, Proposal, go_back
+from mtf_hetero.training.load import Sample
+from mtf_hetero.training.rebalancing import RebalanceHook
 
 DEVICES = ("worker:0/cpu:0", "worker:1/cpu:0")
 
@@ -144,10 +144,11 @@ def test_a_layout_that_was_not_tried_is_left_if_it_is_slower_than_one_device(mon
         future.set_result(work())
         return future
 
-    monkeypatch.setattr(rebalance_hook.threads, "begin", begin)
+    monkeypatch.setattr(rebalancing.threads, "begin", begin)
     fallback = functools.partial(go_back, "there", DEVICES[0], alone)
     propose = functools.partial(pytest.fail, "no device has changed")
-    hook = RebalanceHook(load, propose, lambda proposal, why: calls.append((proposal.place, why)), fallback=fallback)
+    options = {"fallback": fallback, "pause_seconds": 60.0}  # for five of which nothing else is proposed
+    hook = RebalanceHook(load, propose, lambda proposal, why: calls.append((proposal.place, why)), **options)
     hook.begin()
     for step in range(30):
         load.listeners[0](Sample(step, 1.7 if step < 2 else 1.0, dict.fromkeys(DEVICES, 0.5)))
@@ -176,7 +177,7 @@ def test_the_new_place_is_prepared_before_the_switch(monkeypatch, error):
         assert (first[DEVICES[1]], busy[DEVICES[1]]) == pytest.approx((0.5, 1.5))
         return Proposal("there", 0.6, {DEVICES[0]: 1.0, DEVICES[1]: 3.0})
 
-    monkeypatch.setattr(rebalance_hook.threads, "begin", begin)
+    monkeypatch.setattr(rebalancing.threads, "begin", begin)
     hook = RebalanceHook(load, propose, lambda proposal, why: calls.append(why), prepare=prepare)
     hook.begin()
     for step in range(12):

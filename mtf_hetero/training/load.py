@@ -13,7 +13,7 @@ from mtf_hetero._support import threads
 from mtf_hetero.cluster import claim, processor_time
 from mtf_hetero.cluster.devices import Device, complete, shorten
 from mtf_hetero.cost import trace
-from mtf_hetero.estimator.pace import WARM_UP_STEPS
+from mtf_hetero.training.pace import WARM_UP_STEPS
 
 WINDOW = 5  # samples whose median is shown: one slow step among them changes nothing
 _KEPT = 64

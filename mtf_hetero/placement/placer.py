@@ -1,0 +1,38 @@
+"""Place a step on the devices that a user asked for, and on those that are left after a loss."""
+
+from collections.abc import Callable, Collection
+
+from mtf_hetero._compat import mtf
+from mtf_hetero.cluster import Cluster
+from mtf_hetero.placement.placing import Placement, Search, leave_out, place
+from mtf_hetero.placement.request import Request
+
+
+class Placer:
+    """Places a step, and places it again without some workers.
+
+    Args:
+      request: what the user asked for, loaded.
+      cluster: the devices that it means.
+      search: limits, where the devices are measured.
+      announces: whether to print how the layout was chosen.
+    """
+
+    def __init__(self, request: Request, cluster: Cluster, search: Search, *, announces: bool) -> None:
+        self._request, self._cluster, self._search, self._announces = request, cluster, search, announces
+        self._first: Placement | None = None
+
+    def __call__(self, build: Callable[[], mtf.Graph], graph: mtf.Graph) -> Placement:
+        """Return where a step lies on all devices; the arguments are those of `place`."""
+        self._first = place(self._request, self._cluster, build, graph=graph, search=self._search)
+        self._first.report(announces=self._announces)
+        return self._first
+
+    def without(self, lost: Collection[int], build: Callable[[], mtf.Graph], graph: mtf.Graph) -> Placement:
+        """Return where a step lies without some workers, by their indices; without none, where it lay first."""
+        if not lost and self._first is not None:
+            return self._first
+        choice = None if self._first is None else self._first.choice
+        kept, left, machines = leave_out(self._cluster, choice and choice.machines, lost)
+        request = self._request.only(kept)
+        return place(request, left, build, graph=graph, search=self._search, machines=machines)

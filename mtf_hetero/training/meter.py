@@ -1,0 +1,76 @@
+"""The pace of steps and the load of devices, in a loop without session hooks."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from mtf_hetero._compat import tf
+from mtf_hetero.training.load import DeviceLoad
+from mtf_hetero.training.pace import MeasuringPace, Pace
+from mtf_hetero.training.rebalancing import RebalanceHook
+from mtf_hetero.training.runtime import Trace
+
+_Result = TypeVar("_Result")
+
+
+class Meter:
+    """Measures steps: all of them, and devices that only traces tell about in some.
+
+    Args:
+      devices: one per processor.
+      workers: "host:port" of each.
+
+    Attributes:
+      load: of the devices.
+    """
+
+    def __init__(self, devices: Sequence[str], workers: Sequence[str]) -> None:
+        self.load = DeviceLoad(devices, workers)
+        self._hook: RebalanceHook | None = None
+
+    def begin_session(self, hook: RebalanceHook | None = None) -> None:
+        """Note that a session begins; `hook` looks at the measurements from now on."""
+        self._hook = hook or self._hook
+        self._steps, self._pace, self._measuring = 0, Pace(), MeasuringPace()
+        if self._hook is not None:
+            self._hook.begin()
+
+    @property
+    def pause_seconds(self) -> float:
+        """Return the seconds that a change of the place is believed to take; 0: nothing is known."""
+        return 0.0 if self._hook is None else self._hook.pause_seconds
+
+    def describe_speed(self, examples: float) -> str:
+        """Return examples per second and the busy share of each device, in one line; "" before the second step.
+
+        Args:
+          examples: in a batch, on average.
+        """
+        if self._steps < 2 or not self._pace.steps_per_second:
+            return ""
+        speed = self._pace.steps_per_second * examples
+        busy = ", ".join(f"{device} {share:.0%}" for device, share in self.load.shares().items())
+        return f"Speed: {speed:,.{0 if speed >= 100 else 1}f} examples/s{f'; busy: {busy}' if busy else ''}"
+
+    def skip(self) -> None:
+        """Note that the devices do other work than training steps."""
+        self.load.skip()
+
+    def measure(self, step: Callable[[Trace], _Result]) -> _Result:
+        """Return the result of a training step, which is traced if its argument says so."""
+        trace = None
+        if self.load.options is not None and self._measuring.is_due(self._steps):
+            trace = self.load.options, tf.RunMetadata()
+        began = time.monotonic()
+        self._pace.begin_step()
+        self.load.before_run(None)
+        result = step(trace)
+        self.load.after_run(None, None)
+        self._pace.end_step(counted=trace is None)
+        self._steps += 1
+        if trace is not None:
+            self.load.measure(trace[1])
+            self._measuring.end_step(time.monotonic() - began, self._pace)
+        if self._hook is not None:
+            self._hook.after_run(None, None)
+        return result

@@ -1,0 +1,385 @@
+"""Steps that outlive the workers on which they are taken, and whose sizes follow the speed of the devices.
+
+This process has a copy of the training's state, and the inputs of the steps since then.
+"""
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Protocol, TypeVar
+
+import numpy as np
+
+from mtf_hetero._compat import mtf, tf
+from mtf_hetero._support.free_memory import free_bytes
+from mtf_hetero._support.numbers import check_number
+from mtf_hetero.checkpoint.pace import CopyPace
+from mtf_hetero.cluster import Cluster, UnreachableWorkerError
+from mtf_hetero.cost.machines import Machines
+from mtf_hetero.layout import Layout
+from mtf_hetero.placement import Placement
+from mtf_hetero.placement.placing import shown_sizes
+from mtf_hetero.placement.request import AUTO
+from mtf_hetero.planner.plan import Plan
+from mtf_hetero.planner.resizing import Resizer
+from mtf_hetero.training.changes import Row, Split
+from mtf_hetero.training.course import Course, Stage
+from mtf_hetero.training.elastic import MEMORY, Elastic
+from mtf_hetero.training.meter import Meter
+from mtf_hetero.training.runtime import Runtime, Trace
+
+OFF, FOREVER = "off", "forever"
+_Result = TypeVar("_Result")
+_Values = Sequence[tuple[tf.Variable, np.ndarray]]
+_MEMORY_SHARE = 0.25  # of the memory that is free, which inputs may take
+
+
+@dataclasses.dataclass(frozen=True)
+class Policy:
+    """The rules by which the place of a training changes.
+
+    Args:
+      wait_seconds: that training waits for a lost worker; infinity: forever; None: its loss is an error.
+      min_workers: training waits on if fewer workers are left.
+      rebalance_seconds: at least between two changes of the shares; None: they stay.
+      log: gets a row for each change.
+    """
+
+    wait_seconds: float | None = None
+    min_workers: int = 1
+    rebalance_seconds: float | None = None
+    log: list[Row] = dataclasses.field(default_factory=list)
+
+    @classmethod
+    def parse(cls, wait_for_workers: float | str | bool, min_workers: int, rebalance: float | str) -> "Policy":
+        """Return the rules that a user asked for: `fit` has the same arguments.
+
+        Raises:
+          ValueError: an argument is none of those.
+        """
+        check_number(min_workers, "min_workers", none=False)
+        return cls(_wait_seconds(wait_for_workers), min_workers, _rebalance_seconds(rebalance))
+
+
+def _wait_seconds(wait_for_workers: float | str | bool) -> float | None:
+    """Return the seconds to wait for a lost worker; None: its loss is an error."""
+    if wait_for_workers is False:
+        return None
+    if isinstance(wait_for_workers, str) or wait_for_workers is True:
+        if wait_for_workers != FOREVER:
+            raise ValueError(f"wait_for_workers is {wait_for_workers!r}; write seconds, such as 60, 'forever' or False")
+        return math.inf
+    check_number(wait_for_workers, "wait_for_workers", whole=False, zero=True, none=False)
+    return wait_for_workers
+
+
+def _rebalance_seconds(rebalance: float | str) -> float | None:
+    """Return the seconds between two changes of the shares; None: they stay."""
+    if isinstance(rebalance, str):
+        if rebalance not in (AUTO, OFF):
+            raise ValueError(f"rebalance is {rebalance!r}; write {AUTO!r}, {OFF!r} or a positive number of seconds")
+        return 0.0 if rebalance == AUTO else None
+    check_number(rebalance, "rebalance", whole=False, none=False)
+    return rebalance
+
+
+@dataclasses.dataclass(frozen=True)
+class Changes:
+    """The changes of a training's place.
+
+    Args:
+      policy: the rules for them.
+      without: returns where the step lies on the devices that are left, given the indices of all lost workers, a
+        function that builds the step, and a graph that it built. Without a lost one, it is where training would begin.
+      steps: of the training; None: it is not known.
+    """
+
+    policy: Policy
+    without: Callable[[Collection[int], Callable[[], mtf.Graph], mtf.Graph], Placement]
+    steps: int | None = None
+
+
+class Step(Protocol):
+    """A step on devices, as importer.Divided is."""
+
+    @property
+    def runtime(self) -> Runtime:
+        """The session of its variables, and where it is."""
+        ...
+
+    @property
+    def graph(self) -> mtf.Graph:
+        """The mtf.Graph of the first kind of inputs."""
+        ...
+
+    def build(self) -> mtf.Graph:
+        """Build the step anew, in TensorFlow's default graph."""
+        ...
+
+    def writes(self, inputs: Sequence[object]) -> bool:
+        """Return whether a step changes a variable on the devices, as far as it was built."""
+        ...
+
+    def run_once(self, inputs: Sequence[object], trace: Trace = None) -> object:
+        """Take a step; returns what it returns."""
+        ...
+
+    def move(self, placed: Placement, values: Mapping[str, np.ndarray], inputs: Sequence[object]) -> None:
+        """Continue at another place, with values of all variables."""
+        ...
+
+    def values(self) -> dict[str, np.ndarray]:
+        """Return the values of the tf.Variables by name."""
+        ...
+
+    def read_values(self) -> dict[str, np.ndarray]:
+        """Return the values on the devices by name."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Site:
+    """A step on the devices of a placement."""
+
+    placement: Placement
+    step: Step
+    machines: Machines | None  # figures of the first devices
+
+    @property
+    def cluster(self) -> Cluster:
+        return self.placement.cluster
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        return self.placement.devices
+
+    @property
+    def layout(self) -> Layout:
+        return self.placement.layout
+
+    @property
+    def plan(self) -> Plan | None:
+        return self.placement.plan
+
+    @property
+    def split(self) -> Split:
+        return Split(self.layout, self.devices, shown_sizes(self.step.graph, self.layout))
+
+    def fallback(self) -> "_Site | None":
+        back = self.placement.fallback
+        return None if back is None else dataclasses.replace(self, placement=back)
+
+    def resizer(self) -> Resizer:
+        return self.placement.resizer(self.step.build, self.machines)
+
+    def with_layout(self, layout: Layout) -> "_Site":
+        return dataclasses.replace(self, placement=dataclasses.replace(self.placement, layout=layout, plan=None))
+
+
+class ElasticSteps:
+    """Takes steps on devices that may be lost, or may become slower.
+
+    If a worker is lost, training continues elsewhere from the copy, and takes the steps since then again. The caller
+    sees each step once. A lost worker that answers again is taken in after the present step.
+
+    Args:
+      step: has just begun, or continues.
+      inputs: of the step.
+      hosted: returns the tf.Variables that stay in this process.
+      options: the changes of the place that are possible.
+      began: called when hosted variables and weights have the values with which training begins again.
+      lost: {index: "host:port"} of workers that were lost before.
+    """
+
+    def __init__(
+        self,
+        step: Step,
+        inputs: Sequence[object],
+        hosted: Callable[[], Sequence[tf.Variable]],
+        options: Changes,
+        began: Callable[[], object],
+        lost: Mapping[int, str],
+    ) -> None:
+        policy, runtime = options.policy, step.runtime
+        self._step, self._hosted, self._changes, self._began = step, hosted, options, began
+        self._outlives = runtime.has_workers and policy.wait_seconds is not None
+        self._steps = self._examples = 0
+        self._inputs = inputs  # of the last step
+        self._since: list[tuple[Sequence[object], _Values]] = []  # steps since the copy: inputs, hosted variables
+        here = _Site(runtime.placement, step, runtime.placement.measured_machines)
+        first = dataclasses.replace(here, placement=options.without((), step.build, step.graph)) if lost else here
+        course_options = {"outlives": self._outlives, "min_workers": policy.min_workers}
+        self._course = Course(first, self._without, self._report, **course_options)
+        self._course.begin_without(lost, here)
+        if self._outlives:
+            assert policy.wait_seconds is not None
+            runtime.wait_seconds, runtime.may_leave = policy.wait_seconds, self._elastic.may_leave
+            values = step.values()
+            self._pace = CopyPace(sum(value.nbytes for value in values.values()))
+            self._keep(values)
+        self._meter: Meter | None = None
+        if policy.rebalance_seconds is not None and len(here.devices) > 1:
+            self._meter = Meter(here.devices, here.cluster.workers)
+            balance_options = {"total_steps": options.steps, "pause_seconds": runtime.pause_seconds}
+            hook = self._course.balance(self._meter.load, policy.rebalance_seconds, **balance_options)
+            self._meter.begin_session(hook)
+
+    @property
+    def _elastic(self) -> Elastic:
+        return self._course.elastic
+
+    def end(self) -> None:
+        """Note what the next training in this session needs to know."""
+        if self._meter is not None:
+            self._step.runtime.pause_seconds = self._meter.pause_seconds
+
+    def describe_speed(self) -> str:
+        """Return how fast the last steps were and how busy the devices, in one line; "" if it was not measured."""
+        return "" if self._meter is None else self._meter.describe_speed(self._examples / max(self._steps, 1))
+
+    def take(self, inputs: Sequence[object]) -> object:
+        """Take a step; returns what it returns."""
+        self._inputs, trains = inputs, self._step.writes(inputs)
+        if trains and self._elastic.is_wanted:
+            self._move()
+        hosted = self._present() if self._outlives else []
+        meter = self._meter if trains else None
+        if meter is None:
+            result = self.outlive(lambda: self._step.run_once(inputs))
+        else:
+            result = self.outlive(lambda: meter.measure(lambda trace: self._step.run_once(inputs, trace)))
+        if trains or self._step.writes(inputs):  # the first step of a kind was built only now
+            self._end_step(inputs, hosted)
+        elif self._meter is not None:
+            self._meter.skip()
+        return result
+
+    def _end_step(self, inputs: Sequence[object], hosted: _Values) -> None:
+        """Note a step that has changed variables, given the hosted ones before it."""
+        self._elastic.end_step(self._steps)
+        self._steps, self._examples = self._steps + 1, self._examples + _count_examples(inputs)
+        if not self._outlives:
+            return
+        inputs = _copied(inputs)
+        self._since.append((inputs, hosted))
+        self._since_bytes += _bytes(inputs)
+        if self._pace.is_due or self._since_bytes > self._most_bytes:
+            with self._pace.measure():
+                self._keep(self.outlive(self._step.read_values))
+
+    def outlive(self, work: Callable[[], _Result]) -> _Result:
+        """Return what a function returns, which is called again if a worker is lost meanwhile."""
+        while True:
+            try:
+                return work()
+            except UnreachableWorkerError as error:
+                self._continue(error)
+
+    def note_changed(self) -> None:
+        """Note that the tf.Variables, which were pulled, have other values now, which the devices will get."""
+        if self._outlives:
+            self._keep(self._step.values())
+
+    def _keep(self, values: Mapping[str, np.ndarray]) -> None:
+        self._values, self._values_hosted = values, self._present()
+        self._since, self._since_bytes = [], 0
+        self._most_bytes = _MEMORY_SHARE * free_bytes()
+        self._pace.wait()
+
+    def _present(self) -> _Values:
+        return [(variable, variable.numpy()) for variable in self._hosted()]
+
+    def looking(self) -> contextlib.AbstractContextManager[None]:
+        """Look for lost workers that answer again, until the end of the context."""
+        return self._elastic.looking()
+
+    def _without(self, lost: Collection[int]) -> _Site:
+        placed = self._changes.without(lost, self._step.build, self._step.graph)
+        return dataclasses.replace(self._course.site, placement=placed)
+
+    def _report(self, line: str, step: int, row: Row) -> None:
+        tf.logging.warning("%s", line)
+        self._changes.policy.log.append({"step": step, **row})
+
+    def _move(self) -> None:
+        """Continue at the place that is wanted, with the values of the last step."""
+        self._elastic.pause()
+        values = self.outlive(self._step.read_values)
+        if not self._elastic.is_wanted:  # a worker was lost meanwhile
+            return
+        if self._outlives:
+            self._keep(values)
+        try:
+            self._begin_at(self._elastic.begin_move(None, MEMORY).place, values)
+        except UnreachableWorkerError as error:
+            self._continue(error)
+
+    def _begin_at(self, stage: Stage[_Site], values: Mapping[str, np.ndarray]) -> None:
+        """Begin a session at a place, which may be the present one."""
+        self._began()
+        stage.begin()
+        if self._meter is not None:
+            self._meter.begin_session()
+        self._step.move(self._course.site.placement, values, self._inputs)
+
+    def _continue(self, error: UnreachableWorkerError) -> None:
+        """Bring the devices, here or elsewhere, to the end of the last step."""
+        if not self._outlives:
+            raise error
+        present = self._present()
+        if self._since and (values := self._step.runtime.rescue()) is not None:
+            self._keep(values)
+        while True:
+            stage = self._await(error)
+            try:
+                _assign(self._values_hosted)
+                self._begin_at(stage, self._values)
+                self._take_again()
+                _assign(present)
+                return
+            except UnreachableWorkerError as again:
+                error = again
+
+    def _await(self, error: UnreachableWorkerError) -> Stage[_Site]:
+        """Return where training continues: here, once all workers answer, or without the lost ones."""
+        here = self._course.stay()
+        try:
+            self._step.runtime.await_workers(error.workers)
+        except UnreachableWorkerError as lost:
+            move = self._elastic.leave(lost.workers, here, MEMORY)
+            if move is None:
+                raise
+            return move.place
+        return here
+
+    def _take_again(self) -> None:
+        first = self._steps - len(self._since)
+        for number, (inputs, hosted) in enumerate(self._since):
+            _assign(hosted)
+            self._step.run_once(inputs)
+            self._elastic.end_step(first + number)
+
+
+def _assign(values: _Values) -> None:
+    for variable, value in values:
+        variable.assign(value)
+
+
+def _copied(inputs: Sequence[object]) -> Sequence[object]:
+    """Return inputs that stay as they are: the caller may write the next batch into the same arrays."""
+    copied = [np.array(x) if isinstance(x, np.ndarray) else x for x in tf.nest.flatten(inputs, expand_composites=True)]
+    return tf.nest.pack_sequence_as(inputs, copied, expand_composites=True)
+
+
+def _count_examples(inputs: Sequence[object]) -> int:
+    """Return the number of examples in a batch."""
+    leaves = tf.nest.flatten(inputs, expand_composites=True)
+    return next((x.shape[0] for x in leaves if isinstance(x, (tf.Tensor, np.ndarray)) and len(x.shape)), 0)
+
+
+def _bytes(inputs: Sequence[object]) -> int:
+    leaves = tf.nest.flatten(inputs, expand_composites=True)
+    return sum(x.dtype.size * x.shape.num_elements() for x in leaves if isinstance(x, tf.Tensor)) + sum(
+        x.nbytes for x in leaves if isinstance(x, np.ndarray)
+    )
