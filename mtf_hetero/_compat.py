@@ -218,6 +218,50 @@ def eagerly() -> AbstractContextManager[None]:
     return context.eager_mode()
 
 
+class _Handle:
+    """The handle of any tf.Variable, in place of the attribute of each; the id of the variable is told first."""
+
+    def __init__(self, tell: Callable[[int], None]) -> None:
+        self._tell = tell
+
+    def __get__(self, variable: object, owner: type | None = None) -> object:
+        if variable is None:
+            return self
+        self._tell(id(variable))
+        return vars(variable)["_handle"]
+
+    def __set__(self, variable: object, handle: object) -> None:
+        vars(variable)["_handle"] = handle
+
+
+def handle_watch(tell: Callable[[int], None] | None) -> None:
+    """Have a function told the id of each tf.Variable that is read or written, and of each tensor that a call captures.
+
+    TensorFlow has no public hook for this. All that reads or writes a variable asks it for its attribute `_handle`, in
+    C++ too. A traced function has the handles among the tensors that it captures.
+
+    Args:
+      tell: called before; None: nothing is told any more.
+    """
+    variables = importlib.import_module("tensorflow.python.ops.resource_variable_ops").BaseResourceVariable
+    functions = importlib.import_module("tensorflow.python.eager.polymorphic_function.concrete_function")
+    concrete = functions.ConcreteFunction
+    if "_handle" in vars(variables):
+        del variables._handle
+        concrete._call_flat = concrete._call_flat.__wrapped__
+    if tell is None:
+        return
+    call = concrete._call_flat
+
+    @functools.wraps(call)
+    def call_flat(self: object, tensor_inputs: object, captured_inputs: Sequence[object]) -> object:
+        for captured in captured_inputs:
+            tell(id(captured))
+        return call(self, tensor_inputs, captured_inputs)
+
+    variables._handle, concrete._call_flat = _Handle(tell), call_flat
+
+
 def _count_windows_as_tensorflow_does(mesh_tensorflow: types.ModuleType) -> None:
     """Round the number of windows up like TensorFlow. mtf rounds down: `Tensor (7 -> 3) ... slice shape ... (4)`.
 

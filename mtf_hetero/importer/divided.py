@@ -59,6 +59,7 @@ class Divided:
       verification: compares first steps; None: nothing is compared. It may be replaced by another one.
 
     Attributes:
+      runtime: the session of the step's variables, and where it is.
       changes: a dict for each change of the shares, and of the workers.
     """
 
@@ -77,8 +78,8 @@ class Divided:
     ) -> None:
         self.verification = verification
         self._traced, self._place, self._stack = traced, place, contextlib.ExitStack()
-        self._runtime = Runtime(owner, loss, rescues=rescues)
-        self._runtime.wait_seconds, self._runtime.may_leave = wait_seconds, may_leave
+        self.runtime = Runtime(owner, loss, rescues=rescues)
+        self.runtime.wait_seconds, self.runtime.may_leave = wait_seconds, may_leave
         self._lowered: dict[Hashable, _Lowered] = {}
         self._first: Step | None = None
         self._variables: dict[str, tf.Variable] = {}
@@ -91,7 +92,7 @@ class Divided:
         self._sizes: tuple[placement.Placement, dict[str, dict[str, int]]] | None = None
         self._begin(inputs)
         self._open_first(inputs)
-        self._stack.callback(self._runtime.close)
+        self._stack.callback(self.runtime.close)
         warn(self.step.program)
 
     def __call__(self, *inputs: object) -> Any:
@@ -115,7 +116,7 @@ class Divided:
           lost: {index: "host:port"} of workers that were lost before.
           began: called when the tf.Variables have the values with which training begins again.
         """
-        if not self._runtime.has_workers and self.layout.size == 1:
+        if not self.runtime.has_workers and self.layout.size == 1:
             yield
             return
         self.changes = changes.policy.log
@@ -154,8 +155,8 @@ class Divided:
         if self.verification is None or not self.verification.is_due(key):
             return program, take()
         observe = functools.partial(self._observe, inputs)
-        on_gpu = any("gpu" in device.lower() for device in self._runtime.placement.devices)
-        where = {"on_workers": self._runtime.has_workers, "on_gpu": on_gpu}
+        on_gpu = any("gpu" in device.lower() for device in self.runtime.placement.devices)
+        where = {"on_workers": self.runtime.has_workers, "on_gpu": on_gpu}
         devices = Devices(program, self._traced.drawn, observe, **where)
         return program, self.verification.take(key, devices, inputs, take, self)
 
@@ -167,8 +168,8 @@ class Divided:
             self._known.pop(name, None)
         with interrupts.defer(), guarding.explain_guards(program.guards):
             feed = dict(zip(lowered.step.feeds, arrays, strict=True))
-            found, _ = self._runtime.run(lowered.fetches, feed, trace)
-            self._runtime.steps += bool(lowered.written)
+            found, _ = self.runtime.run(lowered.fetches, feed, trace)
+            self.runtime.steps += bool(lowered.written)
             found = [
                 x.reshape(value.shape) for x, value in zip(found, program.fetches, strict=True)
             ]  # with axes of size 1
@@ -182,7 +183,7 @@ class Divided:
 
     def _observe(self, inputs: Sequence[object], tensors: Sequence[tf.Tensor]) -> tuple[Program, list[np.ndarray]]:
         """Take a step elsewhere, with tensors of its trace among the results; returns its program, and the results."""
-        traced, placed = self._traced.observing(tensors, inputs, self._first), self._runtime.placement
+        traced, placed = self._traced.observing(tensors, inputs, self._first), self.runtime.placement
         observer = Divided(traced, lambda build, graph: placed, inputs)
         with contextlib.closing(observer):
             return observer.run(inputs)
@@ -205,7 +206,7 @@ class Divided:
 
     def _pull(self) -> None:
         written = [name for name in self._present if name not in self._known]
-        for name, array in self._runtime.read(written).items():
+        for name, array in self.runtime.read(written).items():
             self._variables[name].assign(array.reshape(self._variables[name].shape.as_list()))
             self._known[name] = array
 
@@ -229,7 +230,7 @@ class Divided:
     def read_values(self) -> dict[str, np.ndarray]:
         """Return the values on the devices by name; the tf.Variables stay as they are."""
         known = {name: self._known[name] for name in self._present & self._known.keys()}
-        return known | self._runtime.read([name for name in self._present if name not in known])
+        return known | self.runtime.read([name for name in self._present if name not in known])
 
     def writes(self, inputs: Sequence[object]) -> bool:
         """Return whether a step on inputs of this kind changes a variable on the devices, as far as it was built."""
@@ -251,18 +252,17 @@ class Divided:
         Raises:
           UnreachableWorkerError: a worker there was lost.
         """
-        self._runtime.close()
-        self._runtime.placement = placed
+        self.runtime.close()
+        self.runtime.placement = placed
         for name, array in values.items():
             self._variables[name].assign(array.reshape(self._variables[name].shape.as_list()))
         self._begin(inputs)
         self._open()
 
     def _put_changed(self, names: Iterable[str]) -> None:
-        known = self._known
-        values = self._values(names)
+        values, known = self._values(names), self._known
         changed = {n: x for n, x in values.items() if n not in known or not np.array_equal(x, known[n])}
-        self._runtime.put(changed)
+        self.runtime.put(changed)
         self._known |= changed
 
     def on_close(self, function: Callable[[], object]) -> None:
@@ -285,19 +285,19 @@ class Divided:
             self.close()
 
     @property
-    def runtime(self) -> Runtime:
-        """The session of the step's variables, and where it is."""
-        return self._runtime
+    def variables(self) -> Iterable[tf.Variable]:
+        """The tf.Variables whose values the devices have."""
+        return [self._variables[name] for name in self._present]
 
     @property
     def layout(self) -> Layout:
         """The layout: mesh shape, rules and sizes."""
-        return self._runtime.placement.layout
+        return self.runtime.placement.layout
 
     @property
     def sizes(self) -> dict[str, dict[str, int]]:
         """The sizes of all dimensions that are split: {dimension: {device: its size}}."""
-        placed = self._runtime.placement
+        placed = self.runtime.placement
         if self._sizes is None or self._sizes[0] is not placed:
             self._sizes = placed, sizes_on_devices(self.graph, placed.layout, placed.devices)
         return self._sizes[1]
@@ -337,13 +337,13 @@ class Divided:
     def _begin(self, inputs: Sequence[object]) -> None:
         """Begin a graph, with the step of a kind of inputs in it."""
         self._lowered, self._present = {}, set()
-        self._runtime.begin_graph(seed=0)
+        self.runtime.begin_graph(seed=0)
         self._lower(inputs)
 
     def _open(self) -> None:
         """Open the session, in which variables have the values of the tf.Variables."""
         self._known = self._values(self._present)
-        self._runtime.open(self._known)
+        self.runtime.open(self._known)
 
     def _open_first(self, inputs: Sequence[object]) -> None:
         """Open the first session, again if a worker was lost meanwhile and has returned.
@@ -355,16 +355,16 @@ class Divided:
             try:
                 return self._open()
             except UnreachableWorkerError as error:
-                if not self._runtime.wait_seconds:
+                if not self.runtime.wait_seconds:
                     raise
-                self._runtime.await_workers(error.workers)
+                self.runtime.await_workers(error.workers)
                 self._begin(inputs)
 
     def _make_room(self, inputs: Sequence[object]) -> None:
         """Begin a new session if the graph has grown too large."""
-        if self._runtime.is_full(len(self._lowered)):
+        if self.runtime.is_full(len(self._lowered)):
             self.pull()
-            self._runtime.close()
+            self.runtime.close()
             self._begin(inputs)
             self._open()
 
@@ -372,21 +372,21 @@ class Divided:
     def _lower(self, inputs: Sequence[object]) -> _Lowered:
         is_first = not self._lowered
         program = self._traced.program(inputs, self._first)
-        with self._runtime.graph.as_default() as graph:
+        with self.runtime.graph.as_default() as graph:
             already_run = len(graph.get_operations())  # by steps of other kinds
             step = step_lib.build(program, self._first)
         if self._first is None:
-            self._runtime.placement = self._place(lambda: step_lib.build(program).graph, step.graph)
+            self.runtime.placement = self._place(lambda: step_lib.build(program).graph, step.graph)
         with graph.as_default():
             new = step.variables.keys() - self._present
             sizes = [value.shape[0] for value in step.program.feeds if value.shape]
             options = {"is_first": is_first, "examples": sizes[0] if sizes else 1, "new": new}
-            lowering = self._runtime.lower(step.graph, step.mesh, **options)
+            lowering = self.runtime.lower(step.graph, step.mesh, **options)
             results = [lowering.export_to_tf_tensor(tensor) for tensor in step.results]
             done = tf.group([lowering.lowered_operation(op) for op in step.updates])
             chosen = results[len(results) - len(program.guards) :]
             guarding.check_before_updates(program.guards, chosen, done)
-            self._runtime.hold(done, is_open=not is_first)
+            self.runtime.hold(done, is_open=not is_first)
             traffic.arrange([*results, done], already_run=already_run)
         self._first = self._first or step
         self._variables |= step.variables
@@ -394,7 +394,7 @@ class Divided:
         self._shapes |= {name: [n for axis in axes for _, n in axis] for name, axes in step.axes.items()}
         if not is_first and new:
             values = self._values(new)
-            self._runtime.put(values)
+            self.runtime.put(values)
             self._known |= values
         lowered = self._lowered[self._traced.kind(inputs)] = _Lowered(step, (results, done))
         return lowered

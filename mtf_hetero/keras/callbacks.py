@@ -1,6 +1,6 @@
 """Callbacks see and change the model as under Keras.
 
-Weights are exchanged with the session around each hook in which a callback may look at them, and only there.
+The model has its weights when an epoch begins or ends. In other hooks it gets them when somebody looks.
 """
 
 import contextlib
@@ -14,16 +14,6 @@ _PHASES = ("train", "test", "predict")
 _PHASE_HOOKS = tuple(f"on_{phase}_{end}" for phase in _PHASES for end in ("begin", "end"))
 _BATCH_HOOKS = tuple(f"on_{phase}_batch_{end}" for phase in _PHASES for end in ("begin", "end"))
 _SAME_AS = {"on_train_batch_begin": "on_batch_begin", "on_train_batch_end": "on_batch_end"}  # their older names
-_BLIND = tuple(  # callbacks of Keras that never look at weights but when an epoch ends
-    getattr(keras.callbacks, name)
-    for name in ("CSVLogger", "History", "ProgbarLogger", "RemoteMonitor", "TensorBoard", "TerminateOnNaN")
-)
-_BLIND_TRACKERS = (  # they read logs, the learning rate and the optimizer's step, which the model always has
-    "mlflow.keras.callback.MlflowCallback",
-    "mlflow.tensorflow.callback.MlflowCallback",
-    "tqdm.keras.TqdmCallback",
-    "wandb.integration.keras.callbacks.metrics_logger.WandbMetricsLogger",
-)
 
 
 def as_list(callbacks: Callbacks) -> list[keras.callbacks.Callback]:
@@ -34,21 +24,27 @@ def as_list(callbacks: Callbacks) -> list[keras.callbacks.Callback]:
 
 
 @contextlib.contextmanager
-def surrounded(callbacks: Callbacks, before: Callable[[], None], after: Callable[[], None]) -> Iterator[Callbacks]:
+def surrounded(
+    callbacks: Callbacks, give: Callable[[], object], before: Callable[[], object], after: Callable[[], object]
+) -> Iterator[Callbacks]:
     """Give the callbacks, with one in front and one behind that exchange weights.
 
     Args:
       callbacks: as the user gave them; a CallbackList is changed in place, and restored at the end.
-      before: gives the model its weights; called before each hook in which a callback may look at them.
-      after: takes over what the callbacks changed; called after each such hook.
+      give: gives the model its weights; called before each hook of an epoch.
+      before: called before each other hook that a callback overrides.
+      after: called after all of these hooks.
     """
-    hooks = sorted(_watched(as_list(callbacks)))
+    given = as_list(callbacks)
+    acts = dict.fromkeys(_EPOCH_HOOKS, give) | {
+        hook: before for hook in (*_PHASE_HOOKS, *_BATCH_HOOKS) if any(_overrides(callback, hook) for callback in given)
+    }
     first, last = (
-        keras.callbacks.LambdaCallback(**{hook: lambda *_, act=act, **__: act() for hook in hooks})
-        for act in (before, after)
+        keras.callbacks.LambdaCallback(**{hook: lambda *_, act=act, **__: act() for hook, act in of_hooks.items()})
+        for of_hooks in (acts, dict.fromkeys(acts, after))
     )
     if not isinstance(callbacks, keras.callbacks.CallbackList):
-        yield [first, *as_list(callbacks), last]
+        yield [first, *given, last]
         return
     callbacks.callbacks[:] = [first, *callbacks.callbacks, last]
     try:
@@ -58,24 +54,9 @@ def surrounded(callbacks: Callbacks, before: Callable[[], None], after: Callable
             callbacks.callbacks.remove(callback)
 
 
-def _watched(callbacks: list[keras.callbacks.Callback]) -> Iterator[str]:
-    """Yield the hooks in which a callback may look at the weights."""
-    yield from _EPOCH_HOOKS
-    for hook in (*_PHASE_HOOKS, *_BATCH_HOOKS):
-        if any(_may_look(callback, hook) for callback in callbacks):
-            yield hook
-
-
-def _may_look(callback: keras.callbacks.Callback, hook: str) -> bool:
-    """Return whether a callback overrides a hook, unless it is known not to look there."""
-    kind = type(callback)
-    if kind in _BLIND or f"{kind.__module__}.{kind.__qualname__}" in _BLIND_TRACKERS:
-        return False
-    of_keras = type(callback).__module__.startswith("keras.")
-    if hook in _BATCH_HOOKS and of_keras and getattr(callback, "save_freq", None) == "epoch":
-        return False
-    names = (hook, _SAME_AS.get(hook, hook))
-    return any(not _is_default(callback, name) for name in names)
+def _overrides(callback: keras.callbacks.Callback, hook: str) -> bool:
+    """Return whether a callback has a hook of its own."""
+    return any(not _is_default(callback, name) for name in (hook, _SAME_AS.get(hook, hook)))
 
 
 def _is_default(callback: keras.callbacks.Callback, hook: str) -> bool:

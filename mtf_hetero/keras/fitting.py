@@ -54,8 +54,8 @@ def fit(
       epochs: as in model.fit.
       batch_size: examples of all devices together, as in model.fit.
       validation_data: as in model.fit.
-      callbacks: keras.callbacks. They read the weights of the present step, and the next step uses what they write. One
-        that overrides a batch's hook has all weights brought to the model for each batch.
+      callbacks: keras.callbacks. They read the weights of the present step, and the next step uses what they write. In
+        the hooks of batches, weights are brought to the model only if a callback looks at one.
       devices: "gpu:0", "cpu:0", "worker:1/gpu:0", one per processor. None: all GPUs, else "cpu:0"; of workers, all.
       workers: "host:port,host:port" of `mtf_hetero.cluster.worker` on other machines, or an entered LocalCluster's
         Cluster; None: none.
@@ -250,7 +250,7 @@ def _running(
         changes = None if policy is None else Changes(policy, placer.without, steps)
         verification = Verification(verify, steps, announces=announces and policy is not None)
         loop = Loop(model, placer, stack, changes, Keeper(model, request, cluster, steps), verification)
-        around = loop.before_callbacks, loop.after_callbacks
+        around = loop.give_to_callbacks, loop.before_callbacks, loop.after_callbacks
         callbacks = stack.enter_context(callbacks_lib.surrounded(callbacks, *around))
         with loop.in_place_of_keras(*kinds):
             yield _Running(callbacks, loop, announces)

@@ -11,6 +11,7 @@ from mtf_hetero.importer.verifying import Verification
 from mtf_hetero.keras._keras import keras
 from mtf_hetero.keras.imported import StandIn, find_own, find_scalars, find_traced, forget_traced, own_steps
 from mtf_hetero.keras.keeping import Keeper
+from mtf_hetero.keras.looking import Watch
 from mtf_hetero.keras.wrong_data import explain_wrong_data
 from mtf_hetero.training.steps import Changes
 
@@ -47,6 +48,7 @@ class Loop:
         self._is_kept = False
         self._functions: dict[str, Callable[..., object]] = {}  # Keras's own
         self._in_callbacks = False
+        self._watch, self._is_given = Watch(self._look), False
 
     @contextlib.contextmanager
     def in_place_of_keras(self, *kinds: str) -> Iterator[None]:
@@ -64,6 +66,7 @@ class Loop:
             self.give_back()
             self._keep()
         except BaseException as error:
+            self._watch.end()
             self._rescue(error)
             raise
         finally:
@@ -118,13 +121,14 @@ class Loop:
             self.take_changed()
 
     def _take(self, kind: str, data: object, spec: object = None) -> object:
-        """Take a step; within a callback the model has its weights before it and afterwards."""
+        """Take a step; within a callback it begins with what the callback has changed."""
         inputs = kind, _present(data)
+        self._watch.end()
         self._traced.declared = (kind, spec) if spec else None
         try:
             if self._divided is None:
                 self._divided = self._begin(*inputs)
-            elif self._in_callbacks:
+            elif self._is_given:
                 self.take_changed()
             with explain_wrong_data(self._divided.graph):
                 result = self._divided(*inputs)
@@ -132,7 +136,7 @@ class Loop:
             forget_traced(self._model)
             raise
         if self._in_callbacks:
-            self.give_back()
+            self._begin_watch()
         return result
 
     def _begin(self, kind: str, data: object) -> Divided:
@@ -158,15 +162,32 @@ class Loop:
         if self._divided is not None and self._keeper is not None and not has_moved:
             self._is_kept = self._keeper.keep(self._traced, self._divided, self._kind)
 
-    def before_callbacks(self) -> None:
+    def give_to_callbacks(self) -> None:
         """Give the model its weights, for callbacks to look at and to change."""
+        self._in_callbacks = self._is_given = True
         self.give_back()
+
+    def before_callbacks(self) -> None:
+        """Have the model get its weights as soon as a callback looks at one."""
         self._in_callbacks = True
+        self._begin_watch()
 
     def after_callbacks(self) -> None:
         """Take over what callbacks changed in the model."""
         self._in_callbacks = False
-        self.take_changed()
+        self._watch.end()
+        if self._is_given:
+            self.take_changed()
+        self._is_given = False
+
+    def _begin_watch(self) -> None:
+        self._is_given = False
+        if self._divided is not None:
+            self._watch.begin(self._divided.variables)
+
+    def _look(self) -> None:
+        self._is_given = True
+        self.give_back()
 
     @property
     def sizes(self) -> dict[str, dict[str, int]]:

@@ -8,7 +8,7 @@ import time
 
 import keras
 import pytest
-from batch_oracle import Blind, Undisturbed, blind  # noqa: F401 - a fixture
+from batch_oracle import Blind, Undisturbed
 from estimator_oracle import log_lines
 from fit_oracle import BATCH, images, make_model, same
 from keras_oracle import floatx

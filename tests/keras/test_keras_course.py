@@ -7,7 +7,7 @@ import threading
 
 import keras
 import pytest
-from batch_oracle import Blind, Undisturbed, blind  # noqa: F401 - a fixture
+from batch_oracle import Blind, Undisturbed
 from estimator_oracle import await_wanted, log_lines
 from fit_oracle import Noise, images, network
 from tiers import losing_workers

@@ -5,13 +5,11 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
-import pytest
 from fit_oracle import make_model, same, state
 from keras_oracle import floatx
 
 import mtf_hetero.keras
 from mtf_hetero import tf
-from mtf_hetero.keras import callbacks as callbacks_lib
 
 
 class Blind(keras.callbacks.Callback):
@@ -25,12 +23,6 @@ class Blind(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self.logs.append(dict(logs))
         self.acts.get(len(self.logs), int)()
-
-
-@pytest.fixture(autouse=True)
-def blind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`fit` takes Blind, and its subclasses, for callbacks that look at no weights."""
-    monkeypatch.setattr(callbacks_lib, "_BLIND", (*callbacks_lib._BLIND, Blind))
 
 
 class Undisturbed:
