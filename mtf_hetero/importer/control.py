@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from mtf_hetero._compat import tf
-from mtf_hetero.importer import conditions, formulas, lists
-from mtf_hetero.importer.nodes import is_stateful, refusal
+from mtf_hetero.importer import conditions, formulas, lists, refusals
+from mtf_hetero.importer.nodes import RefusedError, is_stateful
 from mtf_hetero.importer.program import Block, Elements, Meaning, Operation, Value, like, within
 from mtf_hetero.importer.reader import Follow, Reader, function_graph
 from mtf_hetero.importer.structures import TensorList
@@ -144,7 +144,7 @@ def _loop(
         not isinstance(start, int) and _origin(y) is not x
         for start, x, y in zip(starts, body.inputs, body.outputs, strict=True)
     ]
-    reader.require_fixed([start for start, changed in zip(starts, changes, strict=True) if changed])
+    refused = reader.find_open([start for start, changed in zip(starts, changes, strict=True) if changed])
     parameters = [_parameter(reader, node, x) if changed else x for x, changed in zip(starts, changes, strict=True)]
     of_body = {number for path, number in reader.streams.items() if path[: len(reader.path)] == reader.path}
     numbers = sorted({x for x in inputs if isinstance(x, int)} | of_body)  # of variables, which the body may write
@@ -155,7 +155,7 @@ def _loop(
     with reader.block(of_loop=True) as turn:
         reader.write(states)
         ends = list(reader.inline(graph, node.get_attr("body"), parameters))
-        reader.require_fixed(ends)
+        refusals.check([*refused, *reader.find_open([*results, *ends], condition, turn)])
         ends = [lists.realise(x, node.name, reader.add) if isinstance(x, TensorList) else x for x in ends]
     carried = [(starts[i], parameters[i], ends[i]) for i, changed in enumerate(changes) if changed]
     carried += [(reader.now[n], states[n], turn.now[n]) for n in numbers if turn.now[n] is not states[n]]
@@ -175,9 +175,11 @@ def _loop(
 def _parameter(reader: Reader, node: tf.Operation, start: Meaning) -> Value:
     """Return the value of a loop's variable in a turn; while all is recorded, its shape may change."""
     if not isinstance(start, Value):
-        raise refusal(
+        raise RefusedError(
             node, "changes what is no tensor and no TensorArray from turn to turn; keep it outside of the loop"
         )
+    if reader.find_open([start]):
+        return refusals.Refused((), start.dtype, refused=start.refused)
     parameter = like(start, node.name)
     parameter.refused = reader.refused
     return parameter
@@ -205,7 +207,7 @@ def _make_loop(
             for other in (start, end, output):
                 value.elements.unify(_elements(node, other))
         elif not isinstance(end, Value) or (end.shape != value.shape and value.refused is None):
-            raise refusal(node, "has a tensor whose shape changes from turn to turn; give it one shape")
+            raise RefusedError(node, "has a tensor whose shape changes from turn to turn; give it one shape")
     parameters = [value for _, value, _ in carried]
     body = Block(parameters, operations[1], [kept.get(end, end) for _, _, end in carried])
     blocks = Block(list(parameters), operations[0], condition), body
@@ -214,7 +216,7 @@ def _make_loop(
 
 def _elements(node: tf.Operation, value: Meaning) -> Elements:
     if not isinstance(value, Value) or value.elements is None:
-        raise refusal(node, "changes a TensorArray into something else from turn to turn")
+        raise RefusedError(node, "changes a TensorArray into something else from turn to turn")
     return value.elements
 
 

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from mtf_hetero._compat import OpDef
 
 OPEN_SHAPE = "gives a tensor whose shape depends on the data; give it a fixed shape"
+STRINGS = "works on strings, which no device divides; do it where the data are prepared"
+PURE = {  # operations on variables that change nothing
+    *("ReadVariableOp", "VariableShape", "VarIsInitializedOp", "ResourceGather", "ResourceGatherNd")
+}
 CHECKS = {"CheckNumerics", "CheckNumericsV2"}  # they give what they read, or an error
 _DEFINITIONS: dict[str, "OpDef"] = {}  # by type
 
@@ -47,9 +51,17 @@ def is_stateful(node: tf.Operation) -> bool:
     return definition(node).is_stateful and node.type not in CHECKS
 
 
-def refusal(node: tf.Operation, why: str) -> NotImplementedError:
-    """Return an error that names a tf.Operation and the user's line."""
-    return NotImplementedError(f"operation {node.type} {node.name!r} ({user_line(node)}) {why}")
+class RefusedError(NotImplementedError):
+    """An error that names a tf.Operation and the user's line.
+
+    Args:
+      node: the operation.
+      why: it is refused.
+    """
+
+    def __init__(self, node: tf.Operation, why: str) -> None:
+        self.node = node
+        super().__init__(f"operation {node.type} {node.name!r} ({user_line(node)}) {why}")
 
 
 def user_line(node: tf.Operation | None) -> str:

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mtf_hetero._compat import tf
-from mtf_hetero.importer import structures
-from mtf_hetero.importer.nodes import OPEN_SHAPE, refusal
+from mtf_hetero.importer.nodes import OPEN_SHAPE, RefusedError
 from mtf_hetero.importer.program import Meaning, Operation, Program, Value
 from mtf_hetero.importer.replaying import replay_all
 
@@ -41,13 +40,6 @@ class Resource:
 
     def __str__(self) -> str:
         return f"a {self.tensor.dtype.name}"
-
-
-def check(inputs: Sequence[Meaning]) -> None:
-    """Raise NotImplementedError if a device cannot have one of these values."""
-    for leaf in (leaf for x in inputs for leaf in structures.leaves(x)):
-        if leaf.refused is not None:
-            raise leaf.refused
 
 
 class Preparation:
@@ -144,7 +136,7 @@ class Preparation:
         if any(shapes[0] != others for others in shapes[1:]):
             for value in ends:
                 if OPEN_SHAPE not in str(value.refused):  # by an operation before it
-                    value.refused = refusal(self._nodes[value], OPEN_SHAPE)
+                    value.refused = RefusedError(self._nodes[value], OPEN_SHAPE)
             return False
         for value, shape in zip(ends, shapes[0], strict=True):
             assert value.refused is not None
@@ -153,8 +145,6 @@ class Preparation:
 
     def finish(self) -> None:
         """Have the program fed what it uses of this, once its uses are counted."""
-        self.settle(self._program.results)
-        check(self._program.results)
         # a shape that was settled is compared in each step: it may have been read without its value
         used = [value for value in self._makers if value.uses or value in self._settled]
         if used:

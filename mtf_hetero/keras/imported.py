@@ -134,7 +134,7 @@ class Imported:
       keeper: has the session of the last call, perhaps, and gets this one; None: the session ends with this call.
 
     Raises:
-      NotImplementedError: an operation that is not followed, by name and the user's line.
+      NotImplementedError: operations that are not followed, all by name and the user's line.
     """
 
     def __init__(
