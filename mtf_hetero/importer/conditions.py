@@ -17,7 +17,6 @@ from mtf_hetero.importer.structures import Optional, TensorList
 if TYPE_CHECKING:
     from mtf_hetero._compat import FuncGraph
 
-KINDS = {"If", "StatelessIf", "Case", "StatelessCase"}
 _LEAST_WORK = 100_000  # elements that the larger branch of a condition makes which stays one
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from mtf_hetero._compat import tf
+from mtf_hetero._support import facts
 from mtf_hetero.importer import conditions, formulas, lists, refusals
 from mtf_hetero.importer.nodes import RefusedError, is_stateful
 from mtf_hetero.importer.program import Block, Elements, Meaning, Operation, Value, like, within
@@ -18,20 +19,6 @@ from mtf_hetero.importer.structures import TensorList
 if TYPE_CHECKING:
     from mtf_hetero._compat import FuncGraph
 
-CALLS = {"PartitionedCall", "StatefulPartitionedCall", "StatelessPartitionedCall"}
-LOOPS = {"While", "StatelessWhile"}
-ALIASES = {"Identity", "StopGradient", "PreventGradient", "IdentityN", "EnsureShape", "Snapshot"}
-DRAWS = {  # stateful operations that give random numbers
-    "Multinomial",
-    "ParameterizedTruncatedNormal",
-    "RandomGamma",
-    "RandomPoissonV2",
-    "RandomShuffle",
-    "RandomStandardNormal",
-    "RandomUniform",
-    "RandomUniformInt",
-    "TruncatedNormal",
-}
 _MOST_TURNS, _MOST_UNROLLED = 100, 20_000  # turns of a loop that is unrolled, and operations of them all
 _MOST_COUNTED = 1000  # turns that are counted
 
@@ -52,13 +39,13 @@ def called(graph: "FuncGraph", node: tf.Operation) -> list[str]:
 
 def control_rule(graph: "FuncGraph", kind: str) -> Follow | None:
     """Return the function that reads calls, conditions or loops, given a reader, a graph, an operation and inputs."""
-    if kind in CALLS or graph._is_function(kind):  # an older way of TensorFlow
+    if kind in facts.CALLS or graph._is_function(kind):  # an older way of TensorFlow
         return _call
-    return conditions.choose if kind in conditions.KINDS else _repeat if kind in LOOPS else None
+    return conditions.choose if kind in facts.CONDITIONS else _repeat if kind in facts.LOOPS else None
 
 
 def _call(reader: Reader, graph: "FuncGraph", node: tf.Operation, inputs: Sequence[Meaning]) -> Sequence[Meaning]:
-    results = reader.inline(graph, node.get_attr("f") if node.type in CALLS else node.type, inputs)
+    results = reader.inline(graph, node.get_attr("f") if node.type in facts.CALLS else node.type, inputs)
     return results[: len(node.outputs)]  # a gradient's gradient adds results to the function of one that is there
 
 
@@ -71,7 +58,9 @@ def _repeat(reader: Reader, graph: "FuncGraph", node: tf.Operation, inputs: Sequ
     size = len(body.get_operations())
     count = None if reader.refused is not None else _count(reader, graph, node, inputs)
     is_short = count is not None and count <= _MOST_TURNS and count * size <= _MOST_UNROLLED
-    if is_short and not (count and contains(graph, node, DRAWS - formulas.STREAMS.keys() if reader.streams else DRAWS)):
+    if is_short and not (
+        count and contains(graph, node, facts.DRAWS - formulas.STREAMS.keys() if reader.streams else facts.DRAWS)
+    ):
         return _unroll(reader, graph, node, inputs)
     return _loop(reader, graph, node, inputs, count or 1)
 
@@ -129,7 +118,7 @@ def _sources(graph: "FuncGraph", tensors: Sequence[tf.Tensor]) -> set[int] | Non
 
 def _origin(tensor: tf.Tensor) -> tf.Tensor:
     """Return the tensor that another one is, under other names."""
-    while tensor.op.type in ALIASES:
+    while tensor.op.type in facts.RENAMING:
         tensor = tensor.op.inputs[tensor.value_index]
     return tensor
 

@@ -9,11 +9,11 @@ import numpy as np
 
 from mtf_hetero import placement
 from mtf_hetero._compat import mtf, tf
-from mtf_hetero._support import garbage, interrupts
+from mtf_hetero._support import facts, garbage, interrupts
 from mtf_hetero.cluster import UnreachableWorkerError
 from mtf_hetero.cluster.session import MayLeave, always
 from mtf_hetero.cost import traffic
-from mtf_hetero.importer import control, guarding, moments, normalization, tracing
+from mtf_hetero.importer import guarding, moments, normalization, tracing
 from mtf_hetero.importer import step as step_lib
 from mtf_hetero.importer.comparing import Devices
 from mtf_hetero.importer.nodes import user_line
@@ -92,7 +92,7 @@ class Divided:
         if self.effects:
             kinds = sorted({f"{effect.type} ({user_line(effect)})" for effect in self.effects})
             tf.logging.warning("left out of the divided step, which has no use for them: %s", ", ".join(kinds))
-        drawing = [op for op in within(self.step.program.operations) if op.type in control.DRAWS]
+        drawing = [op for op in within(self.step.program.operations) if op.type in facts.DRAWS]
         lines = sorted({f"{op.type} ({op.line})" for op in drawing if op.attr("seed") or op.attr("seed2")})
         if lines:
             tf.logging.warning(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mtf_hetero._compat import tf
-from mtf_hetero._support import functions
+from mtf_hetero._support import facts, functions
 from mtf_hetero._support.ops import graph_cache
 
 if TYPE_CHECKING:
@@ -15,10 +15,6 @@ if TYPE_CHECKING:
 
 OPEN_SHAPE = "gives a tensor whose shape depends on the data; give it a fixed shape"
 STRINGS = "works on strings, which no device divides; do it where the data are prepared"
-PURE = {  # operations on variables that change nothing
-    *("ReadVariableOp", "VariableShape", "VarIsInitializedOp", "ResourceGather", "ResourceGatherNd")
-}
-CHECKS = {"CheckNumerics", "CheckNumericsV2"}  # they give what they read, or an error
 _DEFINITIONS: dict[str, "OpDef"] = {}  # by type
 
 
@@ -48,7 +44,7 @@ def definition(node: tf.Operation) -> "OpDef":
 
 def is_stateful(node: tf.Operation) -> bool:
     """Return whether two runs of a tf.Operation may give different results."""
-    return definition(node).is_stateful and node.type not in CHECKS
+    return definition(node).is_stateful and node.type not in facts.CHECKS
 
 
 class RefusedError(NotImplementedError):

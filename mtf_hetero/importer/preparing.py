@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mtf_hetero._compat import tf
+from mtf_hetero._support import facts
 from mtf_hetero.importer.nodes import OPEN_SHAPE, RefusedError
 from mtf_hetero.importer.program import Meaning, Operation, Program, Value
 from mtf_hetero.importer.replaying import replay_all
@@ -15,11 +16,6 @@ from mtf_hetero.importer.replaying import replay_all
 if TYPE_CHECKING:
     from mtf_hetero._compat import FuncGraph, Function
 
-_TABLE_READS = {"LookupTableFindV2", "LookupTableSizeV2"}  # a step that writes tables is refused
-SAMPLERS = {  # their kernels count what they have drawn
-    *("AllCandidateSampler", "FixedUnigramCandidateSampler", "LearnedUnigramCandidateSampler"),
-    *("LogUniformCandidateSampler", "ThreadUnsafeUnigramCandidateSampler", "UniformCandidateSampler"),
-}
 SAMPLES = (
     "samples for labels that the step computes; sample where the data are prepared, and give the loss sampled_values"
 )
@@ -104,7 +100,7 @@ class Preparation:
         while todo:
             last = todo[-1]
             values = [x for x in last.inputs if not isinstance(x, Resource)]
-            is_pure = not last.is_stateful or last.type in _TABLE_READS | SAMPLERS
+            is_pure = not last.is_stateful or last.type in facts.LOOKUPS | facts.SAMPLERS
             if not is_pure or last.blocks or not all(isinstance(x, Value) and x.elements is None for x in values):
                 return None
             left = [x for x in values if x.array is None and x not in self._program.feeds and x not in self._tensors]
@@ -152,7 +148,7 @@ class Preparation:
         self._program.prepared = {value: self._settled.get(value) for value in used}
         sampled = set[Value]()
         for op in self._operations:
-            if op.type in SAMPLERS or not sampled.isdisjoint(op.inputs):
+            if op.type in facts.SAMPLERS or not sampled.isdisjoint(op.inputs):
                 sampled.update(op.outputs)
         self._program.sampled = sampled.intersection(used)
 

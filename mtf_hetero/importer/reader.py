@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mtf_hetero._compat import graph_of_definition, tf
+from mtf_hetero._support import facts
 from mtf_hetero.importer import shapes as shapes_lib
-from mtf_hetero.importer.nodes import OPEN_SHAPE, PURE, RefusedError, is_stateful, node_attributes, user_line
+from mtf_hetero.importer.nodes import OPEN_SHAPE, RefusedError, is_stateful, node_attributes, user_line
 from mtf_hetero.importer.program import Guard, Meaning, Operation, Program, Value
 from mtf_hetero.importer.refusals import Refused, check, lost, open_values
 from mtf_hetero.importer.replaying import evaluate
@@ -19,10 +20,10 @@ if TYPE_CHECKING:
     from mtf_hetero._compat import FuncGraph
 
 _MOST_COMPARED = 64  # elements of arrays that are compared to find equal operations
-_REDUCTIONS = {"Sum", "Mean", "Max", "Min", "Prod", "All", "Any"}
 _OF_GRADIENTS = {"backward_function_name", "forward_function_name"}  # attributes of functions that belong together
-_SUMS = {"Add", "AddN", "AddV2"}
+_SUMS = facts.ADDITIONS & facts.ELEMENTWISE  # and no bias, which has fewer axes
 _SHAPE_OF = {"Shape": np.shape, "ShapeN": np.shape, "Rank": np.ndim, "Size": np.size}
+_HARMLESS = facts.VARIABLE_READS | facts.DRAWS  # they have a state, but change no variable
 KINDS = set(_SHAPE_OF)  # of operations on shapes
 
 
@@ -131,7 +132,7 @@ class Reader:
     def _refuse(self, node: tf.Operation, inputs: Sequence[Meaning], error: NotImplementedError) -> list[Refused]:
         """Return the results of an operation that is refused."""
         values = [x for x in inputs if isinstance(x, Value)]
-        if is_stateful(node) and node.type not in PURE:
+        if is_stateful(node) and node.type not in _HARMLESS:
             self.effects.append(Refused((), tf.variant, refused=error, inputs=values))
         return [Refused((), t.dtype, refused=error, inputs=values) for t in node.outputs]
 
@@ -356,7 +357,7 @@ def _unchanged(op: Operation) -> Value | None:
 
     The gradient of a loop begins its sums with zeros, and that of a broadcast from an open size may reduce nothing.
     """
-    if op.type in _REDUCTIONS and op.inputs[1].array is not None and not op.inputs[1].array.size:
+    if op.type in facts.REDUCTIONS and op.inputs[1].array is not None and not op.inputs[1].array.size:
         return op.inputs[0]
     if op.type in _SUMS and op.outputs[0].elements is None:
         addends = [value for value in op.inputs if value.array is None or value.array.any()]

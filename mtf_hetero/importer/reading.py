@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, ParamSpec
 import numpy as np
 
 from mtf_hetero._compat import tf
-from mtf_hetero._support.ops import PYTHON_OPERATIONS
+from mtf_hetero._support import facts
 from mtf_hetero.importer import (
     broadcasts,
-    conditions,
     control,
     formulas,
     lists,
@@ -28,7 +27,7 @@ from mtf_hetero.importer import (
     variables,
 )
 from mtf_hetero.importer.islands import Islands, Place
-from mtf_hetero.importer.nodes import CHECKS, STRINGS, RefusedError, constant_array, is_stateful, known_shape
+from mtf_hetero.importer.nodes import STRINGS, RefusedError, constant_array, is_stateful, known_shape
 from mtf_hetero.importer.preparing import Preparation, Resource
 from mtf_hetero.importer.program import Meaning, Program, Value, literal
 from mtf_hetero.importer.reader import Reader
@@ -152,10 +151,10 @@ def _read(
     if kind == "Const":
         return [literal(constant_array(node), node.outputs[0].dtype)]
     is_fixed = kind == "EnsureShape" and isinstance(inputs[0], Value) and inputs[0].refused is not None
-    if kind in control.ALIASES and not is_fixed:
+    if kind in facts.RENAMING and not is_fixed:
         return inputs
     follow = control.control_rule(graph, kind)
-    if follow is not None and kind not in conditions.KINDS | control.LOOPS:
+    if follow is not None and kind not in facts.CONDITIONS | facts.LOOPS:
         return follow(reader, graph, node, inputs)
     if follow is None and not _is_about_variables(inputs) and _is_effect(graph, node):
         reader.program.effects.append(node)
@@ -169,7 +168,7 @@ def _read(
         found = reader.attempt(lambda: follow(reader, graph, node, inputs))
     if isinstance(found, NotImplementedError) and (joined := islands.add(reader, place, found)) is not None:
         return joined
-    if isinstance(found, NotImplementedError) and follow is not None and kind in conditions.KINDS:
+    if isinstance(found, NotImplementedError) and follow is not None and kind in facts.CONDITIONS:
         reader.guarded.add(node)
         found = reader.attempt(lambda: follow(reader, graph, node, inputs))
     if isinstance(found, NotImplementedError):
@@ -266,23 +265,23 @@ def _is_about_variables(inputs: Sequence[Meaning]) -> bool:
 
 def _is_effect(graph: "FuncGraph", node: tf.Operation) -> bool:
     """Return whether nothing reads what an operation gives, which is there to print or to check something."""
-    if node.type in CHECKS:
+    if node.type in facts.CHECKS:
         return not node.outputs[0].consumers() and all(y is not node.outputs[0] for y in graph.outputs)
     return not node.outputs and not node.type.startswith("LookupTable")  # a written table would be read
 
 
 def _own_refusal(node: tf.Operation, inputs: Sequence[Meaning]) -> list[NotImplementedError]:
     """Return the error for an operation of a kind that is not followed, whatever it reads."""
-    if node.type in PYTHON_OPERATIONS:
+    if node.type in facts.PYTHON:
         return [RefusedError(node, "calls Python, which no device but this process can run; write it with TensorFlow")]
     if node.type.startswith("Cudnn"):
         return [RefusedError(node, "is cuDNN's, which only a GPU has; give the layer use_cudnn=False")]
     resource = next((x for x in inputs if isinstance(x, Resource)), None)
     if resource is not None:
         return [RefusedError(node, f"reads {resource}, which is no tf.Variable; do it where the data are prepared")]
-    if node.type in preparing.SAMPLERS:
+    if node.type in facts.SAMPLERS:
         return [RefusedError(node, preparing.SAMPLES)]
-    is_free = node.type in {*control.DRAWS, "Empty"} or node.type.startswith("Stateless")
+    is_free = node.type in {*facts.DRAWS, "Empty"} or node.type.startswith("Stateless")
     if is_stateful(node) and not is_free and not _is_about_variables(inputs):
         return [RefusedError(node, "has a state of its own, which is not followed; keep the state in a tf.Variable")]
     return []

@@ -9,13 +9,12 @@ import dataclasses
 from collections.abc import Sequence
 
 from mtf_hetero._compat import tf
+from mtf_hetero._support import facts
 from mtf_hetero.importer import variables
 from mtf_hetero.importer.nodes import OPEN_SHAPE, RefusedError
 from mtf_hetero.importer.program import Meaning, Rows, Value, literal
 from mtf_hetero.importer.reader import Reader
-from mtf_hetero.importer.table import ELEMENTWISE
 
-_WRITES = {f"{of}Scatter{kind}" for of in ("Resource", "Tensor") for kind in ("Add", "Sub", "Update", "Max", "Min")}
 _SUMS = ("ScatterAdd", "ScatterSub")
 _COUNTING = {"rows": ("Shape", "Size"), "count": ("StridedSlice",)}  # operations on rows, or on their count
 
@@ -71,7 +70,7 @@ def follow(reader: Reader, node: tf.Operation, inputs: Sequence[Meaning]) -> lis
     read = [x if each is None else each.value for x, each in zip(inputs, found, strict=True)]
     if any(isinstance(x, Value) and x.refused is not None for x in read):
         return None
-    if node.type in _WRITES and kinds == [None, "rows", "rows"]:
+    if node.type in facts.SCATTERS and kinds == [None, "rows", "rows"]:
         fill = _or_zeros if node.type.endswith(_SUMS) else _or_the_first
         (read[2],) = reader.expand(node, fill, [exists, read[2]])
         return _compute(reader, node, read)
@@ -89,7 +88,7 @@ def follow(reader: Reader, node: tf.Operation, inputs: Sequence[Meaning]) -> lis
         return _of_rows(reader, node, read, exists)
     if node.type == "ExpandDims" and kinds == ["rows", None] and at is not None and at % (len(read[0].shape) + 1):
         return _of_rows(reader, node, read, exists)
-    if node.type in ELEMENTWISE and _are_alike(read, kinds):
+    if node.type in facts.ELEMENTWISE and _are_alike(read, kinds):
         return _of_rows(reader, node, read, exists)
     return None
 
