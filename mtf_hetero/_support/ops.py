@@ -15,7 +15,6 @@ from mtf_hetero._compat import tf
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-PYTHON_OPERATIONS = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})  # types of operations that call Python
 _CONSTANTS = "constants"
 
 

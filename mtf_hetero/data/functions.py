@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from mtf_hetero._compat import tf
-from mtf_hetero._support import functions
-from mtf_hetero._support.ops import PYTHON_OPERATIONS
+from mtf_hetero._support import facts, functions
 from mtf_hetero.data.pictures import crop_and_resize
 from mtf_hetero.data.records import assert_usable
 from mtf_hetero.data.source import TEST, TRAIN, CompressedConstant, CompressedStrings, OwnImages, Source
@@ -174,7 +173,7 @@ def _check_plain(name: str, graph: tf.Graph) -> None:
     """Raise ValueError if operations of a graph call Python, which a worker cannot do."""
     definition = graph.as_graph_def()
     nodes = [*definition.node, *(node for function in definition.library.function for node in function.node_def)]
-    if found := sorted({node.op for node in nodes} & PYTHON_OPERATIONS):
+    if found := sorted({node.op for node in nodes} & facts.PYTHON):
         raise ValueError(
             f"dataset {name!r}: 'decode' calls Python ({found[0]}), which workers cannot; write it with TensorFlow's "
             "operations"

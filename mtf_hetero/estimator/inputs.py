@@ -4,12 +4,12 @@ import inspect
 from collections.abc import Callable, Mapping
 
 from mtf_hetero._compat import tf
-from mtf_hetero._support import graphs
+from mtf_hetero._support import facts, graphs
 from mtf_hetero.estimator.config import MODES, EstimatorSpec
 
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 # Operations that can say that there is no more data.
-_ENDING = ("Iterator", "Dequeue", "PyFunc")
+_ENDING = ("Iterator", "Dequeue", *facts.PYTHON)
 
 
 def argument_names(function: Callable[..., object], name: str, *, offered: tuple[str, ...]) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Callable, Mapping
 
 from mtf_hetero._compat import mtf, tf
+from mtf_hetero._support import facts
 from mtf_hetero._support.ops import binary, constant, reshape
 from mtf_hetero.importer import table, work
 from mtf_hetero.importer.emitter import Axes, Emitter, flat, number
@@ -11,12 +12,6 @@ from mtf_hetero.importer.program import Operation, Value
 from mtf_hetero.importer.replaying import replay
 from mtf_hetero.layers import Function, FunctionOperation
 
-_ADDITIONS = {"Add", "AddN", "AddV2", "BiasAdd"}
-_SUMS = {*table.CONTRACTIONS, "Sum", "BiasAddGrad", "Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter"}
-_BROADCASTING = {  # operations that broadcast their operands
-    *("Add", "AddV2", "Div", "DivNoNan", "Maximum", "Minimum", "Mul", "MulNoNan", "RealDiv", "SelectV2"),
-    *("SquaredDifference", "Sub"),
-}
 _DEEPEST = 40  # operations one after another in a cluster
 
 Slices = Mapping[mtf.Tensor, tf.Tensor]
@@ -81,16 +76,16 @@ def _is_broadcast_by(emitter: Emitter, value: Value, user: Operation) -> bool:
     makers = {other: emitter.makers.get(other) for other in user.inputs}
     broadcast = [other for other, maker in makers.items() if maker is not None and maker.type == "BroadcastTo"]
     others = [other for other in user.inputs if other not in broadcast and other.array is None]
-    is_alone = user.type not in _BROADCASTING or _adds_sums(emitter, user)
+    is_alone = user.type not in facts.BROADCASTING or _adds_sums(emitter, user)
     return value in broadcast and not is_alone and any(other.shape == user.outputs[0].shape for other in others)
 
 
 def _adds_sums(emitter: Emitter, op: Operation) -> bool:
     """Return whether an operation adds to a sum over dimensions, which is all-reduced after the addition."""
-    if op.type not in _ADDITIONS or any(v.array is not None for v in op.inputs):
+    if op.type not in facts.ADDITIONS or any(v.array is not None for v in op.inputs):
         return False
     makers = [emitter.makers.get(value) for value in op.inputs]
-    return any(maker is not None and maker.type in _SUMS for maker in makers)
+    return any(maker is not None and maker.type in facts.SUMS for maker in makers)
 
 
 def _joins(emitter: Emitter, op: Operation, user: Operation) -> bool:

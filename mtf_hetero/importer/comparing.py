@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 
 from mtf_hetero._compat import tf
-from mtf_hetero.importer import control
+from mtf_hetero._support import facts
 from mtf_hetero.importer.nodes import user_line
 from mtf_hetero.importer.program import Operation, Program, Value, within
 
@@ -316,7 +316,7 @@ def _list_random(program: Program, drawn: Collection[int]) -> set[Value]:
 
 def _draws(op: Operation) -> bool:
     """Return whether an operation, or one within it, draws random numbers from a state of its own."""
-    return any(each.type in control.DRAWS for each in within([op]))
+    return any(each.type in facts.DRAWS for each in within([op]))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,14 +1,15 @@
 """Conditions: decided at once, or selected of both branches where these are small; else operations with blocks."""
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from mtf_hetero._compat import tf
 from mtf_hetero._support.ops import attribute
-from mtf_hetero.importer import failing, lists, structures
-from mtf_hetero.importer.nodes import refusal, user_line
+from mtf_hetero.importer import failing, lists, refusals, structures
+from mtf_hetero.importer.nodes import RefusedError, user_line
 from mtf_hetero.importer.program import Block, Guard, Meaning, Operation, Value, like, literal, synthetic, within
 from mtf_hetero.importer.reader import Part, Reader
 from mtf_hetero.importer.structures import Optional, TensorList
@@ -16,7 +17,6 @@ from mtf_hetero.importer.structures import Optional, TensorList
 if TYPE_CHECKING:
     from mtf_hetero._compat import FuncGraph
 
-KINDS = {"If", "StatelessIf", "Case", "StatelessCase"}
 _LEAST_WORK = 100_000  # elements that the larger branch of a condition makes which stays one
 
 
@@ -28,17 +28,17 @@ def choose(reader: Reader, graph: "FuncGraph", node: tf.Operation, inputs: Seque
     if chosen.array is not None:
         index = int(chosen.array)
         return reader.inline(graph, names[index if 0 <= index < len(names) else -1], inputs)
-    blocks, ends, refused = [], [], dict[int, Exception]()
+    blocks, ends, refused = [], [], dict[int, list[NotImplementedError]]()
     for number, name in enumerate(names):
-        try:
-            with reader.block() as block:
-                results = reader.inline(graph, name, [_of_branch(x, chosen, number) for x in inputs])
-                reader.require_fixed(results)
-        except NotImplementedError as error:
-            refused[number] = error
+        with reader.block() as block:
+            results = reader.inline(graph, name, [_of_branch(x, chosen, number) for x in inputs])
+        if errors := reader.find_open(results, block):
+            refused[number] = errors
             continue
         blocks.append(block)
         ends.append([*results, *block.now])
+    if lost := refusals.lost([chosen]):
+        raise refusals.join([*lost, *itertools.chain(*refused.values())])
     if refused:
         return _guarded(reader, node, chosen, refused, blocks, ends)
     same = [all(end[i] is ends[0][i] for end in ends) for i in range(len(ends[0]))]
@@ -75,7 +75,7 @@ def _guarded(
     reader: Reader,
     node: tf.Operation,
     chosen: Value,
-    refused: dict[int, Exception],
+    refused: dict[int, list[NotImplementedError]],
     blocks: Sequence[Part],
     ends: Sequence[list[Meaning]],
 ) -> list[Meaning]:
@@ -84,10 +84,11 @@ def _guarded(
     The other branch calls Python, say, so that the condition cannot be an island. Nothing divides an island; so the
     other branch is left out too where Keras divides the rows of an embedding's gradient, and asks for divisors of zero.
     """
-    number, error = next(iter(refused.items()))
+    error = refusals.join(itertools.chain(*refused.values()))
     may_guard = node in reader.guarded or _asks_for_zeros(node)
     if len(blocks) != 1 or reader.guards is None or not may_guard:
         raise error
+    (number,) = refused
     followed = next(i for i in range(len(refused) + 1) if i not in refused)
     reader.splice(blocks[0])
     why = f"the step took branch {number} of {node.type} {node.name!r} ({user_line(node)}), but {error}"
@@ -146,7 +147,7 @@ def _join_branches(reader: Reader, node: tf.Operation, values: Sequence[Meaning]
         return first.with_items([_join_branches(reader, node, item, join) for item in items])
     is_open = reader.refused is not None
     if not all(isinstance(value, Value) and (is_open or value.shape == first.shape) for value in values):
-        raise refusal(node, "has branches that give tensors of different shapes; give them one shape")
+        raise RefusedError(node, "has branches that give tensors of different shapes; give them one shape")
     return join(values)
 
 

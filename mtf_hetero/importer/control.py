@@ -9,8 +9,9 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from mtf_hetero._compat import tf
-from mtf_hetero.importer import conditions, formulas, lists
-from mtf_hetero.importer.nodes import is_stateful, refusal
+from mtf_hetero._support import facts
+from mtf_hetero.importer import conditions, formulas, lists, refusals
+from mtf_hetero.importer.nodes import RefusedError, is_stateful
 from mtf_hetero.importer.program import Block, Elements, Meaning, Operation, Value, like, within
 from mtf_hetero.importer.reader import Follow, Reader, function_graph
 from mtf_hetero.importer.structures import TensorList
@@ -18,20 +19,6 @@ from mtf_hetero.importer.structures import TensorList
 if TYPE_CHECKING:
     from mtf_hetero._compat import FuncGraph
 
-CALLS = {"PartitionedCall", "StatefulPartitionedCall", "StatelessPartitionedCall"}
-LOOPS = {"While", "StatelessWhile"}
-ALIASES = {"Identity", "StopGradient", "PreventGradient", "IdentityN", "EnsureShape", "Snapshot"}
-DRAWS = {  # stateful operations that give random numbers
-    "Multinomial",
-    "ParameterizedTruncatedNormal",
-    "RandomGamma",
-    "RandomPoissonV2",
-    "RandomShuffle",
-    "RandomStandardNormal",
-    "RandomUniform",
-    "RandomUniformInt",
-    "TruncatedNormal",
-}
 _MOST_TURNS, _MOST_UNROLLED = 100, 20_000  # turns of a loop that is unrolled, and operations of them all
 _MOST_COUNTED = 1000  # turns that are counted
 
@@ -52,13 +39,13 @@ def called(graph: "FuncGraph", node: tf.Operation) -> list[str]:
 
 def control_rule(graph: "FuncGraph", kind: str) -> Follow | None:
     """Return the function that reads calls, conditions or loops, given a reader, a graph, an operation and inputs."""
-    if kind in CALLS or graph._is_function(kind):  # an older way of TensorFlow
+    if kind in facts.CALLS or graph._is_function(kind):  # an older way of TensorFlow
         return _call
-    return conditions.choose if kind in conditions.KINDS else _repeat if kind in LOOPS else None
+    return conditions.choose if kind in facts.CONDITIONS else _repeat if kind in facts.LOOPS else None
 
 
 def _call(reader: Reader, graph: "FuncGraph", node: tf.Operation, inputs: Sequence[Meaning]) -> Sequence[Meaning]:
-    results = reader.inline(graph, node.get_attr("f") if node.type in CALLS else node.type, inputs)
+    results = reader.inline(graph, node.get_attr("f") if node.type in facts.CALLS else node.type, inputs)
     return results[: len(node.outputs)]  # a gradient's gradient adds results to the function of one that is there
 
 
@@ -71,7 +58,9 @@ def _repeat(reader: Reader, graph: "FuncGraph", node: tf.Operation, inputs: Sequ
     size = len(body.get_operations())
     count = None if reader.refused is not None else _count(reader, graph, node, inputs)
     is_short = count is not None and count <= _MOST_TURNS and count * size <= _MOST_UNROLLED
-    if is_short and not (count and contains(graph, node, DRAWS - formulas.STREAMS.keys() if reader.streams else DRAWS)):
+    if is_short and not (
+        count and contains(graph, node, facts.DRAWS - formulas.STREAMS.keys() if reader.streams else facts.DRAWS)
+    ):
         return _unroll(reader, graph, node, inputs)
     return _loop(reader, graph, node, inputs, count or 1)
 
@@ -129,7 +118,7 @@ def _sources(graph: "FuncGraph", tensors: Sequence[tf.Tensor]) -> set[int] | Non
 
 def _origin(tensor: tf.Tensor) -> tf.Tensor:
     """Return the tensor that another one is, under other names."""
-    while tensor.op.type in ALIASES:
+    while tensor.op.type in facts.RENAMING:
         tensor = tensor.op.inputs[tensor.value_index]
     return tensor
 
@@ -144,7 +133,7 @@ def _loop(
         not isinstance(start, int) and _origin(y) is not x
         for start, x, y in zip(starts, body.inputs, body.outputs, strict=True)
     ]
-    reader.require_fixed([start for start, changed in zip(starts, changes, strict=True) if changed])
+    refused = reader.find_open([start for start, changed in zip(starts, changes, strict=True) if changed])
     parameters = [_parameter(reader, node, x) if changed else x for x, changed in zip(starts, changes, strict=True)]
     of_body = {number for path, number in reader.streams.items() if path[: len(reader.path)] == reader.path}
     numbers = sorted({x for x in inputs if isinstance(x, int)} | of_body)  # of variables, which the body may write
@@ -155,7 +144,7 @@ def _loop(
     with reader.block(of_loop=True) as turn:
         reader.write(states)
         ends = list(reader.inline(graph, node.get_attr("body"), parameters))
-        reader.require_fixed(ends)
+        refusals.check([*refused, *reader.find_open([*results, *ends], condition, turn)])
         ends = [lists.realise(x, node.name, reader.add) if isinstance(x, TensorList) else x for x in ends]
     carried = [(starts[i], parameters[i], ends[i]) for i, changed in enumerate(changes) if changed]
     carried += [(reader.now[n], states[n], turn.now[n]) for n in numbers if turn.now[n] is not states[n]]
@@ -175,9 +164,11 @@ def _loop(
 def _parameter(reader: Reader, node: tf.Operation, start: Meaning) -> Value:
     """Return the value of a loop's variable in a turn; while all is recorded, its shape may change."""
     if not isinstance(start, Value):
-        raise refusal(
+        raise RefusedError(
             node, "changes what is no tensor and no TensorArray from turn to turn; keep it outside of the loop"
         )
+    if reader.find_open([start]):
+        return refusals.Refused((), start.dtype, refused=start.refused)
     parameter = like(start, node.name)
     parameter.refused = reader.refused
     return parameter
@@ -205,7 +196,7 @@ def _make_loop(
             for other in (start, end, output):
                 value.elements.unify(_elements(node, other))
         elif not isinstance(end, Value) or (end.shape != value.shape and value.refused is None):
-            raise refusal(node, "has a tensor whose shape changes from turn to turn; give it one shape")
+            raise RefusedError(node, "has a tensor whose shape changes from turn to turn; give it one shape")
     parameters = [value for _, value, _ in carried]
     body = Block(parameters, operations[1], [kept.get(end, end) for _, _, end in carried])
     blocks = Block(list(parameters), operations[0], condition), body
@@ -214,7 +205,7 @@ def _make_loop(
 
 def _elements(node: tf.Operation, value: Meaning) -> Elements:
     if not isinstance(value, Value) or value.elements is None:
-        raise refusal(node, "changes a TensorArray into something else from turn to turn")
+        raise RefusedError(node, "changes a TensorArray into something else from turn to turn")
     return value.elements
 
 

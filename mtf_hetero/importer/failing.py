@@ -1,27 +1,18 @@
 """Operations that end a step for some of their arguments: a condition may keep these from them, so it stays one."""
 
+from mtf_hetero._support import facts
 from mtf_hetero.importer.program import Operation
-
-_DIVISIONS = {"FloorDiv", "FloorMod", "Mod", "TruncateDiv", "TruncateMod"}  # of whole numbers, by zero
-_SLICES = {"Slice", "StridedSlice"}  # beyond the tensor
-_OTHERS = {
-    *("CheckNumerics", "CheckNumericsV2", "Cholesky", "DynamicStitch", "Gather", "GatherNd", "GatherV2"),
-    *("InvertPermutation", "LogMatrixDeterminant", "MatrixDeterminant", "MatrixInverse", "MatrixSolve"),
-    *("MatrixTriangularSolve", "Qr", "Range", "ScatterNd", "SegmentMax", "SegmentMean", "SegmentMin", "SegmentProd"),
-    *("SegmentSum", "SelfAdjointEigV2", "SparseSoftmaxCrossEntropyWithLogits", "Svd", "TensorScatterAdd"),
-    *("TensorScatterMax", "TensorScatterMin", "TensorScatterSub", "TensorScatterUpdate"),
-}
 
 
 def may_fail(op: Operation) -> bool:
     """Return whether some values of its inputs make an operation an error."""
     if op.island is not None:  # a branch reads what that branch alone kept
         return True
-    if op.type in _SLICES:
+    if op.type in facts.SLICES:
         return any(x.array is None for x in op.inputs[1:])
-    if op.type in _DIVISIONS:
+    if op.type in facts.DIVISIONS:
         divisor = op.inputs[1].array
         return op.inputs[0].dtype.is_integer and (divisor is None or not divisor.all())
     if op.type == "Pow":  # a whole number to a negative power
         return op.inputs[0].dtype.is_integer
-    return op.type in _OTHERS
+    return op.type in facts.FAILING

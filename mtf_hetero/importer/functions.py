@@ -66,7 +66,7 @@ def function(
 
     Raises:
       ValueError: arguments that do not fit together, in one line.
-      NotImplementedError: an operation that is not followed, by name and the line of the program.
+      NotImplementedError: operations that are not followed, all by name and the line of the program.
       StepDiffersError: when it is called: the first step is not TensorFlow's.
 
     Example:

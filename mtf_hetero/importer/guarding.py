@@ -4,10 +4,9 @@ import contextlib
 from collections.abc import Iterator, Sequence
 
 from mtf_hetero._compat import tf
-from mtf_hetero._support import graphs
+from mtf_hetero._support import facts, graphs
 from mtf_hetero.importer.program import Guard
 
-_WRITES = {"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"}
 _MARK = "guard {} of an imported step"
 
 
@@ -27,7 +26,7 @@ def check_before_updates(guards: Sequence[Guard], chosen: Sequence[tf.Tensor], s
             for number, (guard, value) in enumerate(zip(guards, chosen, strict=True))
         ]
     for op in graphs.ancestors([step]):
-        if op is step or op.type in _WRITES:  # the step itself: all its variables may be of this process
+        if op is step or op.type in facts.VARIABLE_WRITES:  # the step itself: all its variables may be of this process
             op._add_control_inputs(checks)
 
 

@@ -9,10 +9,12 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import Any, TypeAlias
 
 from mtf_hetero._compat import mtf
+from mtf_hetero._support import facts
 from mtf_hetero.importer import windows
 from mtf_hetero.importer.emitter import Axes, Dims, Emitter, flat, ordered, with_dims
 from mtf_hetero.importer.program import Operation, Value
 from mtf_hetero.importer.signature import Signature
+from mtf_hetero.importer.windows import POOLS
 from mtf_hetero.layers import (
     GroupedConv2dOperation,
     GroupedConvInputGradient,
@@ -161,10 +163,8 @@ def _pool_gradient(emitter: Emitter, op: Operation, signature: Signature) -> Non
     emitter.put(dx, made.outputs[0], large)
 
 
-_WAYS = ("", "BackpropInput", "BackpropFilter")
 RULES: dict[str, Callable[[Emitter, Operation, Signature], None]] = {
-    **{f"{kind}{way}": _convolve for kind in ("Conv2D", "DepthwiseConv2dNative") for way in _WAYS},
-    **dict.fromkeys(("Conv3D", "Conv3DBackpropInputV2", "Conv3DBackpropFilterV2"), _convolve),
-    **dict.fromkeys(("MaxPool", "AvgPool", "MaxPool3D", "AvgPool3D"), _pool),
-    **dict.fromkeys(("MaxPoolGrad", "MaxPool3DGrad", "AvgPoolGrad", "AvgPool3DGrad"), _pool_gradient),
+    **dict.fromkeys(facts.CONVOLUTIONS | facts.DEPTHWISE_CONVOLUTIONS, _convolve),
+    **dict.fromkeys(POOLS["Ls"], _pool),
+    **dict.fromkeys(POOLS["LssL"] + POOLS["-sL"], _pool_gradient),
 }

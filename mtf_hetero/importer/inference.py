@@ -3,6 +3,7 @@
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
+from mtf_hetero._support import facts
 from mtf_hetero.importer import pieces, table
 from mtf_hetero.importer.naming import Names, Product
 from mtf_hetero.importer.program import Operation, Program, Value, within
@@ -154,17 +155,17 @@ class _Learner:
                 _unify(self._names, first, other)
 
     def _learn_single(self, op: Operation) -> None:
-        if op.type in table.REGROUPED:
+        if op.type in facts.REGROUPING:
             x, y = (sum(_axes(self._names, value), ()) for value in (op.inputs[0], op.outputs[0]))
             self._names.unify(x, y)
-        if (op.type in table.REGROUPED or op.type == "Cast") and op.inputs[0] in self._layers:
+        if (op.type in facts.REGROUPING or op.type == "Cast") and op.inputs[0] in self._layers:
             self._layers[op.outputs[0]] = self._layers[op.inputs[0]]
         signature = table.find_signature(op)
-        if signature is None or op.type in table.REGROUPED:
+        if signature is None or op.type in facts.REGROUPING:
             return
-        apart = self._cut(op, signature) if op.type in table.CONTRACTIONS else frozenset()
+        apart = self._cut(op, signature) if op.type in facts.PRODUCTS else frozenset()
         first = _unify_letters(self._names, op, signature, apart)
-        if "Conv" in op.type:
+        if op.type in facts.CONVOLUTIONS | facts.DEPTHWISE_CONVOLUTIONS:
             self._join_gradient(op, first)
         if signature.kin:
             self._name_images(op, signature, first)

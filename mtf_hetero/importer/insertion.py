@@ -50,7 +50,7 @@ def read(forward: "ConcreteFunction", variables: Mapping[str, tf.Variable]) -> S
     """Read a function.
 
     Raises:
-      NotImplementedError: an operation that is not followed, by name and the user's line.
+      NotImplementedError: operations that are not followed, all by name and the user's line.
     """
     with eagerly():
         program = reading.read(forward, variables, names=[f"input{i}" for i in range(len(_inputs(forward)))])
@@ -69,7 +69,7 @@ def differentiate(
       is_trained: returns whether a tf.Variable is trained.
 
     Raises:
-      NotImplementedError: an operation that is not followed, by name and the user's line.
+      NotImplementedError: operations that are not followed, all by name and the user's line.
     """
     outputs = tf.nest.flatten(forward.structured_outputs, expand_composites=True)
     specs = [tf.TensorSpec(x.shape, x.dtype) for x in _inputs(forward)]

@@ -11,7 +11,7 @@ import numpy as np
 
 from mtf_hetero._compat import tf
 from mtf_hetero._support.ops import attribute
-from mtf_hetero.importer.nodes import node_attributes, refusal
+from mtf_hetero.importer.nodes import RefusedError, node_attributes
 from mtf_hetero.importer.program import Elements, Meaning, Operation, Value, literal, synthetic
 from mtf_hetero.importer.structures import Optional, TensorList, leaves
 
@@ -85,7 +85,7 @@ def _require_known(node: tf.Operation, numbers: Value) -> np.ndarray:
       NotImplementedError: they depend on the data.
     """
     if numbers.array is None:
-        raise refusal(
+        raise RefusedError(
             node, "takes elements of a TensorArray by numbers that depend on the data; use tf.gather on its stack"
         )
     return numbers.array
@@ -99,7 +99,7 @@ def _place(node: tf.Operation, number: "ArrayLike", size: float) -> int:
     """
     at = int(np.asarray(number))
     if not 0 <= at < size:
-        raise refusal(node, f"reads or writes element {at} of a TensorArray of size {size}; give it another size")
+        raise RefusedError(node, f"reads or writes element {at} of a TensorArray of size {size}; give it another size")
     return at
 
 
@@ -166,7 +166,9 @@ def _follow_real(node: tf.Operation, inputs: Sequence[Meaning], add: Add) -> lis
     values = [realise(x, node.name, add) if isinstance(x, TensorList) else x for x in values]
     elements = _shared_elements(node, kind, values)
     if kind == "TensorListSetItem" and elements.length == 0:
-        raise refusal(node, "makes a TensorArray longer in a loop that is not unrolled; give the TensorArray its size")
+        raise RefusedError(
+            node, "makes a TensorArray longer in a loop that is not unrolled; give the TensorArray its size"
+        )
     if are_optional:
         elements.are_optional, elements.dtype = True, values[1].dtype
     if kind == "TensorListLength" and elements.length is not None:
@@ -190,7 +192,7 @@ def _only(node: tf.Operation, x: Optional) -> Value:
     """
     found = list(leaves(x))
     if len(found) != 1:
-        raise refusal(
+        raise RefusedError(
             node, "keeps tensors of several shapes of a condition in a loop; write the condition with tf.where"
         )
     return found[0]
@@ -205,7 +207,7 @@ def _answer_real(node: tf.Operation, inputs: Sequence[Meaning], add: Add) -> lis
         return _follow_values(node, [_unstacked(_stack(node, inputs[0], add), node.name, add), *inputs[1:]], add)
     if node.type == "TensorListResize" and inputs[0].elements.length is not None:  # the gradient of a write
         return [inputs[0]]
-    raise refusal(node, "of a TensorArray in a loop is not followed; use read, write, stack or unstack")
+    raise RefusedError(node, "of a TensorArray in a loop is not followed; use read, write, stack or unstack")
 
 
 def _stack(node: tf.Operation, x: Value, add: Add) -> Value:
@@ -213,7 +215,9 @@ def _stack(node: tf.Operation, x: Value, add: Add) -> Value:
     assert x.elements is not None
     elements = x.elements.root
     if elements.shape is None or elements.length is None:
-        raise refusal(node, "of a TensorArray whose size depends on the data is not followed; give it a fixed size")
+        raise RefusedError(
+            node, "of a TensorArray whose size depends on the data is not followed; give it a fixed size"
+        )
     types = {"element_dtype": elements.dtype, "num_elements": elements.length}
     attributes = {name: attribute(value) for name, value in types.items()}
     stack = Value((elements.length, *elements.shape), elements.dtype, name=node.name)
@@ -259,7 +263,7 @@ def _output(node: tf.Operation, tensor: tf.Tensor, role: str, elements: Elements
         return Value(shape, elements.dtype, name=node.name)
     count = elements.length if count is None else count
     if shape is None or count is None:
-        raise refusal(node, "gives a tensor whose shape depends on the data; give the TensorArray a fixed size")
+        raise RefusedError(node, "gives a tensor whose shape depends on the data; give the TensorArray a fixed size")
     return Value((count, *shape), elements.dtype, name=node.name)
 
 
@@ -312,7 +316,7 @@ def _changed(node: tf.Operation, inputs: Sequence[Meaning], add: Add) -> Sequenc
             return zeros(node, x, add)
         case "AddN" | "AddV2":
             return [_sum(node, items, add) for items in zip(*inputs, strict=True)]
-    raise refusal(node, "of a TensorArray is not followed; use read, write, stack or unstack")
+    raise RefusedError(node, "of a TensorArray is not followed; use read, write, stack or unstack")
 
 
 def zeros(node: tf.Operation, x: Meaning, add: Add) -> Meaning:
@@ -370,5 +374,7 @@ def _sum(node: tf.Operation, items: Sequence[Meaning | None], add: Add) -> Meani
     if isinstance(there[0], TensorList):
         return there[0].with_items([_sum(node, inner, add) for inner in zip(*there, strict=True)])
     if isinstance(there[0], Optional):
-        raise refusal(node, "adds what a condition keeps, which is not followed; write the condition with tf.where")
+        raise RefusedError(
+            node, "adds what a condition keeps, which is not followed; write the condition with tf.where"
+        )
     return add(synthetic("AddN", there, [there[0].shape], node.name, N=len(there)))[0]

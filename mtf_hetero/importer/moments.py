@@ -8,9 +8,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from mtf_hetero._compat import tf
+from mtf_hetero._support import facts
 from mtf_hetero.importer.program import Operation, Value
 from mtf_hetero.importer.signature import axis_numbers
-from mtf_hetero.importer.table import MOMENTS, REGROUPED
+from mtf_hetero.importer.table import MOMENTS
 
 _DTYPES = (tf.float32, tf.float64)
 
@@ -87,6 +88,6 @@ def _differences(squares: Value, makers: Makers) -> Sequence[tuple[Value, Value]
 
 
 def _before_regrouping(value: Value, makers: Makers) -> Value:
-    while (op := makers.get(value)) is not None and op.type in REGROUPED:
+    while (op := makers.get(value)) is not None and op.type in facts.REGROUPING:
         value = op.inputs[0]
     return value

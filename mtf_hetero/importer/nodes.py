@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mtf_hetero._compat import tf
-from mtf_hetero._support import functions
+from mtf_hetero._support import facts, functions
 from mtf_hetero._support.ops import graph_cache
 
 if TYPE_CHECKING:
     from mtf_hetero._compat import OpDef
 
 OPEN_SHAPE = "gives a tensor whose shape depends on the data; give it a fixed shape"
-CHECKS = {"CheckNumerics", "CheckNumericsV2"}  # they give what they read, or an error
+STRINGS = "works on strings, which no device divides; do it where the data are prepared"
 _DEFINITIONS: dict[str, "OpDef"] = {}  # by type
 
 
@@ -44,12 +44,20 @@ def definition(node: tf.Operation) -> "OpDef":
 
 def is_stateful(node: tf.Operation) -> bool:
     """Return whether two runs of a tf.Operation may give different results."""
-    return definition(node).is_stateful and node.type not in CHECKS
+    return definition(node).is_stateful and node.type not in facts.CHECKS
 
 
-def refusal(node: tf.Operation, why: str) -> NotImplementedError:
-    """Return an error that names a tf.Operation and the user's line."""
-    return NotImplementedError(f"operation {node.type} {node.name!r} ({user_line(node)}) {why}")
+class RefusedError(NotImplementedError):
+    """An error that names a tf.Operation and the user's line.
+
+    Args:
+      node: the operation.
+      why: it is refused.
+    """
+
+    def __init__(self, node: tf.Operation, why: str) -> None:
+        self.node = node
+        super().__init__(f"operation {node.type} {node.name!r} ({user_line(node)}) {why}")
 
 
 def user_line(node: tf.Operation | None) -> str:

@@ -10,16 +10,16 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
+from mtf_hetero._support import facts
 from mtf_hetero.importer.program import Operation, Value, replacing, reshaped
 from mtf_hetero.importer.signature import axis_numbers
-from mtf_hetero.importer.table import BATCH_NORM, BATCH_NORM_GRADIENT, MOMENTS, REGROUPED
+from mtf_hetero.importer.table import BATCH_NORM, BATCH_NORM_GRADIENT, MOMENTS
 
 Pattern: TypeAlias = (
     "str | tuple"  # a name of a value; or a type with the patterns of its operands, perhaps "name:type"
 )
 Found: TypeAlias = dict[str, Value]  # by the names of patterns
 
-_COMMUTES = {"AddN", "AddV2", "Mul"}
 _INVERSE = ("inverse:Rsqrt", ("AddV2", "variance", "epsilon"))  # of the deviation
 _FACTOR = ("factor:Mul", _INVERSE, "scale")
 _Y = ("AddV2", ("Mul", "x", _FACTOR), ("Sub", "offset", ("Mul", "mean", _FACTOR)))
@@ -68,7 +68,7 @@ def _find_added(value: Value, makers: Mapping[Value, Operation]) -> Value | None
     if op is None or op.type != "AddV2" or sum(x.array is None for x in op.inputs) != 1:
         return None
     found = next(x for x in op.inputs if x.array is None)
-    while (op := makers.get(found)) is not None and op.type in REGROUPED:
+    while (op := makers.get(found)) is not None and op.type in facts.REGROUPING:
         found = op.inputs[0]
     return found
 
@@ -191,7 +191,7 @@ class _Joining:
         op = self._makers.get(base)
         if op is None or op.type != kind or len(op.inputs) != len(parts):
             return None
-        for inputs in itertools.permutations(op.inputs) if kind in _COMMUTES else [op.inputs]:
+        for inputs in itertools.permutations(op.inputs) if kind in facts.COMMUTING else [op.inputs]:
             match: Found | None = found
             for part, each in zip(parts, inputs, strict=True):
                 match = None if match is None else self._matched(part, each, match)
@@ -209,7 +209,7 @@ class _Joining:
 
     def _base(self, value: Value) -> Value:
         """Return the vector from which axes of size 1 before the channels make a value; the value if none does."""
-        while _is_vector(value) and (op := self._makers.get(value)) is not None and op.type in REGROUPED:
+        while _is_vector(value) and (op := self._makers.get(value)) is not None and op.type in facts.REGROUPING:
             if not _is_vector(op.inputs[0]):
                 break
             value = op.inputs[0]

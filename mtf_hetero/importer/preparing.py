@@ -8,19 +8,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mtf_hetero._compat import tf
-from mtf_hetero.importer import structures
-from mtf_hetero.importer.nodes import OPEN_SHAPE, refusal
+from mtf_hetero._support import facts
+from mtf_hetero.importer.nodes import OPEN_SHAPE, RefusedError
 from mtf_hetero.importer.program import Meaning, Operation, Program, Value
 from mtf_hetero.importer.replaying import replay_all
 
 if TYPE_CHECKING:
     from mtf_hetero._compat import FuncGraph, Function
 
-_TABLE_READS = {"LookupTableFindV2", "LookupTableSizeV2"}  # a step that writes tables is refused
-SAMPLERS = {  # their kernels count what they have drawn
-    *("AllCandidateSampler", "FixedUnigramCandidateSampler", "LearnedUnigramCandidateSampler"),
-    *("LogUniformCandidateSampler", "ThreadUnsafeUnigramCandidateSampler", "UniformCandidateSampler"),
-}
 SAMPLES = (
     "samples for labels that the step computes; sample where the data are prepared, and give the loss sampled_values"
 )
@@ -41,13 +36,6 @@ class Resource:
 
     def __str__(self) -> str:
         return f"a {self.tensor.dtype.name}"
-
-
-def check(inputs: Sequence[Meaning]) -> None:
-    """Raise NotImplementedError if a device cannot have one of these values."""
-    for leaf in (leaf for x in inputs for leaf in structures.leaves(x)):
-        if leaf.refused is not None:
-            raise leaf.refused
 
 
 class Preparation:
@@ -112,7 +100,7 @@ class Preparation:
         while todo:
             last = todo[-1]
             values = [x for x in last.inputs if not isinstance(x, Resource)]
-            is_pure = not last.is_stateful or last.type in _TABLE_READS | SAMPLERS
+            is_pure = not last.is_stateful or last.type in facts.LOOKUPS | facts.SAMPLERS
             if not is_pure or last.blocks or not all(isinstance(x, Value) and x.elements is None for x in values):
                 return None
             left = [x for x in values if x.array is None and x not in self._program.feeds and x not in self._tensors]
@@ -144,7 +132,7 @@ class Preparation:
         if any(shapes[0] != others for others in shapes[1:]):
             for value in ends:
                 if OPEN_SHAPE not in str(value.refused):  # by an operation before it
-                    value.refused = refusal(self._nodes[value], OPEN_SHAPE)
+                    value.refused = RefusedError(self._nodes[value], OPEN_SHAPE)
             return False
         for value, shape in zip(ends, shapes[0], strict=True):
             assert value.refused is not None
@@ -153,8 +141,6 @@ class Preparation:
 
     def finish(self) -> None:
         """Have the program fed what it uses of this, once its uses are counted."""
-        self.settle(self._program.results)
-        check(self._program.results)
         # a shape that was settled is compared in each step: it may have been read without its value
         used = [value for value in self._makers if value.uses or value in self._settled]
         if used:
@@ -162,7 +148,7 @@ class Preparation:
         self._program.prepared = {value: self._settled.get(value) for value in used}
         sampled = set[Value]()
         for op in self._operations:
-            if op.type in SAMPLERS or not sampled.isdisjoint(op.inputs):
+            if op.type in facts.SAMPLERS or not sampled.isdisjoint(op.inputs):
                 sampled.update(op.outputs)
         self._program.sampled = sampled.intersection(used)
 

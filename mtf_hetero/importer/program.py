@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from mtf_hetero._compat import ConcreteFunction, Function
 
 ISLAND = "Island"  # the type of an operation that stands for several
-# A tensor of a function means a Value, a TensorList, an Optional, a resource's name or a variable's number
+# A tensor of a function means a Value, a TensorList, an Optional, a Resource or a variable's number
 Meaning: TypeAlias = Any
 
 
 @dataclasses.dataclass(eq=False)
 class Value:
-    """A tensor of the program.
+    """A tensor of the program: known, of the devices, rows of which some exist, of this process, or refused.
 
     Args:
       shape: its sizes.
@@ -31,7 +31,8 @@ class Value:
       name: names the dimensions that it is the first to have.
       uses: number of times that operations and results read it.
       elements: those of a TensorList that is a tensor of its own, in a loop; its dimensions are theirs.
-      refused: the error for a device that needs it, if only this process can have it.
+      refused: the error for a device that needs it, if devices cannot have it.
+      rows: all rows, which devices have in its place.
     """
 
     shape: tuple[int, ...]
@@ -41,6 +42,7 @@ class Value:
     uses: int = 0
     elements: "Elements | None" = None
     refused: NotImplementedError | None = None
+    rows: "Rows | None" = None
 
     @property
     def home(self) -> "Value | Elements":
@@ -303,8 +305,7 @@ class Program:
     @property
     def fetches(self) -> list[Value]:
         """All values that are fetched."""
-        ends = [variable.after for variable in self.hosted]
-        return [*self.results, *ends, *(guard.chosen for guard in self.guards)]
+        return [*self.results, *(v.after for v in self.hosted), *(guard.chosen for guard in self.guards)]
 
     def keep_here(self, variables: Collection[tf.Variable]) -> None:
         """Keep some of the variables in this process."""

@@ -9,35 +9,45 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mtf_hetero._compat import graph_of_definition, tf
+from mtf_hetero._support import facts
 from mtf_hetero.importer import shapes as shapes_lib
-from mtf_hetero.importer.nodes import OPEN_SHAPE, is_stateful, node_attributes, refusal, user_line
-from mtf_hetero.importer.preparing import check
-from mtf_hetero.importer.program import Guard, Meaning, Operation, Program, Rows, Value
+from mtf_hetero.importer.nodes import OPEN_SHAPE, RefusedError, is_stateful, node_attributes, user_line
+from mtf_hetero.importer.program import Guard, Meaning, Operation, Program, Value
+from mtf_hetero.importer.refusals import Refused, check, lost, open_values
 from mtf_hetero.importer.replaying import evaluate
 
 if TYPE_CHECKING:
     from mtf_hetero._compat import FuncGraph
 
 _MOST_COMPARED = 64  # elements of arrays that are compared to find equal operations
-_REDUCTIONS = {"Sum", "Mean", "Max", "Min", "Prod", "All", "Any"}
 _OF_GRADIENTS = {"backward_function_name", "forward_function_name"}  # attributes of functions that belong together
-_SUMS = {"Add", "AddN", "AddV2"}
+_SUMS = facts.ADDITIONS & facts.ELEMENTWISE  # and no bias, which has fewer axes
 _SHAPE_OF = {"Shape": np.shape, "ShapeN": np.shape, "Rank": np.ndim, "Size": np.size}
+_HARMLESS = facts.VARIABLE_READS | facts.DRAWS  # they have a state, but change no variable
 KINDS = set(_SHAPE_OF)  # of operations on shapes
 
 
 class Part:
-    """A part of the program that is read apart: its operations, its guards, and the values of variables after it."""
+    """A part of the program that is read apart.
+
+    Attributes:
+      operations: of the part.
+      guards: of the part.
+      effects: as of a Reader.
+      now: the values of variables after it.
+      equal: {what is the same for equal operations: the first of them}.
+    """
 
     def __init__(self) -> None:
         self.operations: list[Operation] = []
         self.guards: list[Guard] = []
+        self.effects: list[Refused] = []
         self.now: list[Value] = []
         self.equal: Mapping[Hashable, Operation] = {}
 
 
 class Reader:
-    """Reads functions. Each tensor of a function means something: see `lists.Meaning`.
+    """Reads functions. Each tensor of a function means something: see `program.Meaning`.
 
     Args:
       program: gets what is read.
@@ -48,10 +58,11 @@ class Reader:
       now: the value of each variable at this point of the step; another list after each write.
       streams: {path of an operation with random numbers of its own: number of the variable that has its state}.
       path: the names of the operation that is read now, and before it of each call that leads to it and its function.
-      rows: {value: its Rows, which are read on the devices in its place}.
       inside: the parts of the program that are read now, each within the one before.
       guards: of the part that is read now; None: it is of a loop, where nothing can be guarded.
       guarded: conditions that may be guarded.
+      effects: refused values of operations that change something, so that the part that is read now needs them.
+      places: {operation: its place in the order of reading}.
       refused: the error for a device that needs a tensor of an open shape, while all is recorded as it is; else None.
     """
 
@@ -63,9 +74,10 @@ class Reader:
         self.now: list[Meaning] = []
         self.streams: dict[tuple[str, ...], int] = {}
         self.path: tuple[str, ...] = ()
-        self.rows: dict[Value, Rows] = {}
         self.inside: tuple[Part, ...] = ()
         self.guarded: set[tf.Operation] = set()
+        self.effects: list[Refused] = []
+        self.places: dict[tf.Operation, int] = {}
         self.refused: NotImplementedError | None = None
         self._source: tf.Operation | None = None  # what is read now
         self._expanded: tf.Operation | None = None  # the operation in whose place a function is read
@@ -96,20 +108,33 @@ class Reader:
                 early |= set(later)
                 continue
             done.add(node)
-            if node in early and any(isinstance(meaning[id(t)], int) for t in node.inputs):
-                raise refusal(node, "reads or writes a variable, and a loop before it needs the result")
+            self.places.setdefault(node, len(self.places))
+            inputs = [meaning[id(t)] for t in node.inputs]
             self._source = self._expanded or node
             around, self.path = self.path, (*self.path, node.name)
             try:
-                outputs = self._rule(self, graph, node, [meaning[id(t)] for t in node.inputs])
-                meaning |= {id(tensor): value for tensor, value in zip(node.outputs, outputs, strict=True)}
+                if node in early and any(isinstance(x, int) for x in inputs):
+                    raise RefusedError(node, "reads or writes a variable, and a loop before it needs the result")
+                outputs = self._rule(self, graph, node, inputs)
+            except NotImplementedError as error:
+                if self.refused is not None:
+                    raise
+                outputs = self._refuse(node, inputs, error)
             except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:  # a fault of ours
                 if not hasattr(error, "__notes__"):  # of an operation within this one
                     error.add_note(f"at operation {node.type} {node.name!r} ({user_line(node)})")
                 raise
             finally:
                 self.path = around
+            meaning |= {id(tensor): value for tensor, value in zip(node.outputs, outputs, strict=True)}
         return [meaning[id(t)] for t in (graph.outputs if ends is None else ends)]
+
+    def _refuse(self, node: tf.Operation, inputs: Sequence[Meaning], error: NotImplementedError) -> list[Refused]:
+        """Return the results of an operation that is refused."""
+        values = [x for x in inputs if isinstance(x, Value)]
+        if is_stateful(node) and node.type not in _HARMLESS:
+            self.effects.append(Refused((), tf.variant, refused=error, inputs=values))
+        return [Refused((), t.dtype, refused=error, inputs=values) for t in node.outputs]
 
     def operation(self, node: tf.Operation, inputs: list[Value]) -> Operation:
         """Return an operation as it was traced; the shapes of its results are not known yet."""
@@ -130,7 +155,7 @@ class Reader:
                 return crop
             shapes = shapes_lib.infer(shapes_lib.with_limits(op, makers))
         if not all(shape.is_fully_defined() for shape in shapes):
-            raise refusal(node, OPEN_SHAPE)
+            raise RefusedError(node, OPEN_SHAPE)
         for value, shape in zip(op.outputs, shapes, strict=True):
             value.shape = tuple(shape.as_list())
         return op
@@ -163,38 +188,41 @@ class Reader:
         specs = tuple((shape, value.dtype) for shape, value in zip(shapes, inputs, strict=True))
         graph, self._expanded = _traced(node.type, rule, _text(node_attributes(node)), specs), node
         try:
-            return self.follow(graph, {id(t): value for t, value in zip(graph.inputs, inputs, strict=True)})
+            results = self.follow(graph, {id(t): value for t, value in zip(graph.inputs, inputs, strict=True)})
         finally:
             self._expanded = None
+        check(lost(results))
+        return results
 
     @contextlib.contextmanager
     def block(self, *, of_loop: bool = False) -> Iterator[Part]:
         """Read what follows apart from the rest; variables then have the values that they had before."""
-        around = self._operations, self._equal, self.now, self.guards, self.inside
+        around = self._operations, self._equal, self.now, self.guards, self.effects, self.inside
         part = Part()
-        self.inside = (*self.inside, part)
+        self.effects, self.inside = part.effects, (*self.inside, part)
         self._operations, self._equal = part.operations, self._equal.new_child()
         self.guards = None if of_loop or self.guards is None else part.guards
         try:
             yield part
             part.now, part.equal = self.now, self._equal.maps[0]
         finally:
-            self._operations, self._equal, self.now, self.guards, self.inside = around
+            self._operations, self._equal, self.now, self.guards, self.effects, self.inside = around
 
-    @contextlib.contextmanager
-    def attempt(self) -> Iterator[None]:
-        """Read what follows as if it had not been read, if it is refused."""
-        grown = [self._operations, self.program.effects, *([] if self.guards is None else [self.guards])]
-        counts, now, equal = list(map(len, grown)), self.now, self._equal
+    def attempt(self, follow: "Callable[[], Sequence[Meaning]]") -> Sequence[Meaning] | NotImplementedError:
+        """Read something; if it is refused, as if it had not been read, and the error is returned."""
+        grown = [self._operations, self.program.effects, self.effects, *([] if self.guards is None else [self.guards])]
+        counts, now, equal, effects = list(map(len, grown)), self.now, self._equal, len(self.effects)
         self._equal = equal.new_child()
         try:
-            yield
+            outputs = follow()
+            check(lost([*outputs, *self.effects[effects:]]))
             equal.maps[0].update(self._equal.maps[0])
-        except NotImplementedError:
+            return outputs
+        except NotImplementedError as error:
             for each, count in zip(grown, counts, strict=True):
                 del each[count:]
             self.now = now
-            raise
+            return error
         finally:
             self._equal = equal
 
@@ -224,10 +252,9 @@ class Reader:
         for key, op in part.equal.items():
             self._equal.setdefault(key, op)
 
-    def require_fixed(self, values: Sequence[Meaning]) -> None:
-        """Raise NotImplementedError if a value has an open shape, unless all is recorded."""
-        if self.refused is None:
-            check(values)
+    def find_open(self, values: Sequence[Meaning], *parts: Part) -> list[NotImplementedError]:
+        """Return why devices cannot have some values, or the effects of some parts; no reason while all is recorded."""
+        return [] if self.refused is not None else open_values([*values, *(x for part in parts for x in part.effects)])
 
     def append(self, op: Operation) -> None:
         """Add an operation with blocks, or any other as it is recorded."""
@@ -330,7 +357,7 @@ def _unchanged(op: Operation) -> Value | None:
 
     The gradient of a loop begins its sums with zeros, and that of a broadcast from an open size may reduce nothing.
     """
-    if op.type in _REDUCTIONS and op.inputs[1].array is not None and not op.inputs[1].array.size:
+    if op.type in facts.REDUCTIONS and op.inputs[1].array is not None and not op.inputs[1].array.size:
         return op.inputs[0]
     if op.type in _SUMS and op.outputs[0].elements is None:
         addends = [value for value in op.inputs if value.array is None or value.array.any()]

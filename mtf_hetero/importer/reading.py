@@ -7,30 +7,30 @@ function is left: (feeds, variables before) -> (results, variables after).
 import functools
 import types
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ParamSpec
 
 import numpy as np
 
 from mtf_hetero._compat import tf
-from mtf_hetero._support.ops import PYTHON_OPERATIONS
+from mtf_hetero._support import facts
 from mtf_hetero.importer import (
     broadcasts,
-    conditions,
     control,
     formulas,
     lists,
     moments,
     normalization,
     preparing,
+    refusals,
     rows,
     streams,
     variables,
 )
 from mtf_hetero.importer.islands import Islands, Place
-from mtf_hetero.importer.nodes import CHECKS, constant_array, is_stateful, known_shape, refusal
+from mtf_hetero.importer.nodes import STRINGS, RefusedError, constant_array, is_stateful, known_shape
 from mtf_hetero.importer.preparing import Preparation, Resource
-from mtf_hetero.importer.program import Meaning, Program, Value, literal, within
-from mtf_hetero.importer.reader import Follow, Reader
+from mtf_hetero.importer.program import Meaning, Program, Value, literal
+from mtf_hetero.importer.reader import Reader
 from mtf_hetero.importer.structures import Optional, TensorList
 
 if TYPE_CHECKING:
@@ -41,9 +41,9 @@ _OPTIONALS: dict[str, Callable[[tf.Operation, Sequence[Meaning]], Meaning]] = {
     "OptionalNone": lambda node, inputs: Optional([]),
     "OptionalGetValue": lambda node, inputs: inputs[0].value(node),
 }
+_Inputs = ParamSpec("_Inputs")
 KINDS = {*_OPTIONALS, "Const"}  # of operations that are followed here
 _NONE: Mapping = types.MappingProxyType({})
-_STRINGS = "works on strings, which no device divides; do it where the data are prepared"
 
 
 def read(
@@ -72,7 +72,7 @@ def read(
       observed: tensors of the traced graph that become results too, those that devices have.
 
     Raises:
-      NotImplementedError: an operation that is not followed, by name and the user's line.
+      NotImplementedError: operations that are not followed, all by name and the user's line.
     """
     program, graph, meaning = Program(concrete), concrete.graph, {}
     preparation, captures = Preparation(program), list(graph.captures)
@@ -89,11 +89,13 @@ def read(
     for outer, inner in captures:
         meaning[id(inner)] = _captured(outer, numbers)
     program.results = reader.follow(graph, meaning)
-    if not all(isinstance(value, Value) for value in program.results):
-        raise NotImplementedError("the step returns a variable or a TensorArray; return tensors")
-    if any(value.dtype == tf.string for value in program.results):
-        raise NotImplementedError("the step returns strings, which no device has; return numbers")
-    program.observed = [tensor for tensor in observed if _is_on_devices(reader, meaning.get(id(tensor)))]
+    preparation.settle(program.results)
+    refused = [*refusals.lost(reader.effects), *refusals.find_refused_results(graph, program.results)]
+    if refused:
+        program.results = refusals.list_sources(
+            [*program.results, *reader.effects]
+        )  # which may be refused for strings too
+    program.observed = [tensor for tensor in observed if _is_on_devices(meaning.get(id(tensor)))]
     program.results += [meaning[id(tensor)] for tensor in program.observed]
     for variable, after in zip(program.variables, reader.now, strict=True):
         variable.after = after
@@ -104,7 +106,8 @@ def read(
     program.operations = broadcasts.delay(normalization.join(moments.join(program.operations)))
     program.keep_live()
     preparation.finish()
-    _check_live(program)
+    refused += refusals.find_needed_strings(program.operations)
+    refusals.check(refusals.sort(refused, reader.places))
     return program
 
 
@@ -117,9 +120,9 @@ def _captured(outer: tf.Tensor, numbers: Mapping[int, int]) -> Meaning:
     return literal(outer.numpy(), outer.dtype)
 
 
-def _is_on_devices(reader: Reader, x: Meaning) -> bool:
+def _is_on_devices(x: Meaning) -> bool:
     """Return whether devices have a tensor as an array of its shape."""
-    if not isinstance(x, Value) or x.elements is not None or x.refused is not None or x in reader.rows:
+    if not isinstance(x, Value) or x.elements is not None or x.refused is not None or x.rows is not None:
         return False
     return x.dtype not in (tf.string, tf.resource, tf.variant)
 
@@ -131,14 +134,6 @@ def _count_examples(concrete: "ConcreteFunction") -> int:
     return next(filter(None, (sum(isinstance(x, tf.TensorSpec) for x in each) for each in leaves)), 0)
 
 
-def _check_live(program: Program) -> None:
-    """Raise NotImplementedError if something needs strings; what is printed is not needed."""
-    for op in within(program.operations):
-        if any(value.dtype == tf.string for value in (*op.inputs, *op.outputs)):
-            assert op.source is not None
-            raise refusal(op.source, _STRINGS)
-
-
 def _read(
     preparation: Preparation | None,
     islands: Islands,
@@ -147,104 +142,96 @@ def _read(
     node: tf.Operation,
     inputs: list[Meaning],
 ) -> Sequence[Meaning]:
-    """Read an operation; returns what its results mean."""
+    """Read an operation; returns what its results mean.
+
+    Raises:
+      NotImplementedError: it is refused.
+    """
     kind = node.type
     if kind == "Const":
         return [literal(constant_array(node), node.outputs[0].dtype)]
     is_fixed = kind == "EnsureShape" and isinstance(inputs[0], Value) and inputs[0].refused is not None
-    if kind in control.ALIASES and not is_fixed:
+    if kind in facts.RENAMING and not is_fixed:
         return inputs
-    place = Place(graph, node, inputs, reader.now, reader.path, reader.inside)
-    if (follow := control.control_rule(graph, kind)) is not None:
-        if kind in conditions.KINDS or kind in control.LOOPS:
-            return _follow_flow(preparation, islands, reader, place, follow)
+    follow = control.control_rule(graph, kind)
+    if follow is not None and kind not in facts.CONDITIONS | facts.LOOPS:
         return follow(reader, graph, node, inputs)
-    if not _is_about_variables(inputs) and _is_effect(graph, node):
+    if follow is None and not _is_about_variables(inputs) and _is_effect(graph, node):
         reader.program.effects.append(node)
         return [] if not node.outputs else inputs[:1]
-    try:
-        outputs = _follow_or_prepare(None if reader.inside else preparation, islands, reader, place)
-    except NotImplementedError as error:
-        joined = islands.add(reader, place, error)
-        if joined is None:
-            raise
+    place = Place(graph, node, inputs, reader.now, reader.path, reader.inside)
+    if follow is None:
+        found = _follow_operation(None if reader.inside else preparation, islands, reader, place)
+    else:
+        if preparation is not None:
+            preparation.settle(inputs)
+        found = reader.attempt(lambda: follow(reader, graph, node, inputs))
+    if isinstance(found, NotImplementedError) and (joined := islands.add(reader, place, found)) is not None:
         return joined
-    islands.remember(place, outputs)
-    return outputs
+    if isinstance(found, NotImplementedError) and follow is not None and kind in facts.CONDITIONS:
+        reader.guarded.add(node)
+        found = reader.attempt(lambda: follow(reader, graph, node, inputs))
+    if isinstance(found, NotImplementedError):
+        raise found
+    islands.remember(place, found)
+    return found
 
 
-def _follow_flow(
-    preparation: Preparation | None, islands: Islands, reader: Reader, place: Place, follow: Follow
-) -> Sequence[Meaning]:
-    """Read a condition or a loop; one around open shapes is an island."""
-    if preparation is not None:
-        preparation.settle(place.inputs)
-    try:
-        with reader.attempt():
-            outputs = follow(reader, place.graph, place.node, list(place.inputs))
-    except NotImplementedError as error:
-        if (joined := islands.add(reader, place, error)) is not None:
-            return joined
-        if place.node.type not in conditions.KINDS:
-            raise
-        reader.guarded.add(place.node)
-        outputs = follow(reader, place.graph, place.node, list(place.inputs))
-    islands.remember(place, outputs)
-    return outputs
+def _returning_refusals(
+    follow: Callable[_Inputs, Sequence[Meaning] | NotImplementedError],
+) -> Callable[_Inputs, Sequence[Meaning] | NotImplementedError]:
+    """Have a function return the error that it raises for an operation."""
+
+    def try_to_follow(*args: _Inputs.args, **kwargs: _Inputs.kwargs) -> Sequence[Meaning] | NotImplementedError:
+        try:
+            return follow(*args, **kwargs)
+        except NotImplementedError as error:
+            return error
+
+    return try_to_follow
 
 
-def _follow_or_prepare(
+@_returning_refusals
+def _follow_operation(
     preparation: Preparation | None, islands: Islands, reader: Reader, place: Place
-) -> Sequence[Meaning]:
-    """Read an operation for the devices, or else for this process; returns what its results mean."""
+) -> Sequence[Meaning] | NotImplementedError:
+    """Read an operation for the devices, or else for this process; returns what its results mean, or why not."""
     node, inputs = place.node, list(place.inputs)
+    if lost := refusals.lost(inputs):
+        return refusals.join([*lost, *_own_refusal(node, inputs)])
     if preparation is not None and any(t.dtype == tf.string for t in (*node.inputs, *node.outputs)):
-        prepared = preparation.add(node, reader.operation(node, inputs), refusal(node, _STRINGS))
+        prepared = preparation.add(node, reader.operation(node, inputs), RefusedError(node, STRINGS))
         if prepared is not None:
             return prepared
-    if rows.concern(reader, node, inputs):
-        return _follow_rows(preparation, islands, reader, place)
-    return _follow_here_or_there(preparation, islands, reader, place)
-
-
-def _follow_rows(preparation: Preparation | None, islands: Islands, reader: Reader, place: Place) -> Sequence[Meaning]:
-    """Read an operation on rows of which some exist."""
-    node, inputs = place.node, list(place.inputs)
     if (followed := rows.follow(reader, node, inputs)) is not None:
         return followed
-    try:
-        outputs = _follow_here_or_there(preparation, islands, reader, place)
-    except NotImplementedError as error:
-        outputs = rows.note(reader, node, inputs, [Value((), t.dtype, refused=error) for t in node.outputs])
-        if outputs is None:
-            raise
-        return outputs
-    return rows.note(reader, node, inputs, outputs) or outputs
+    found = _follow(reader, node, inputs)
+    if isinstance(found, NotImplementedError) and preparation is not None:
+        found = _follow_here(preparation, islands, reader, place, found)
+    if not rows.are_made(node, inputs):
+        return found
+    if isinstance(found, NotImplementedError):
+        found = [Value((), t.dtype, refused=found) for t in node.outputs]
+    return rows.note(reader, node, inputs, found)
 
 
-def _follow_here_or_there(
-    preparation: Preparation | None, islands: Islands, reader: Reader, place: Place
-) -> Sequence[Meaning]:
-    """Read an operation for the devices, or for this process if they cannot have it."""
+def _follow_here(
+    preparation: Preparation, islands: Islands, reader: Reader, place: Place, refused: NotImplementedError
+) -> Sequence[Meaning] | NotImplementedError:
+    """Read an operation for this process, or for the devices once this process has fixed the shapes of its inputs."""
     node, inputs = place.node, list(place.inputs)
-    try:
-        return _follow(reader, node, inputs)
-    except NotImplementedError as error:
-        if preparation is None:
-            raise
-        makes_list = any(t.dtype == tf.variant for t in node.outputs)
-        if makes_list and preparation.settle(inputs):  # a loop on the devices may read it
-            return _follow(reader, node, inputs)
-        prepared = preparation.add(node, reader.operation(node, inputs), error)
+    makes_list = any(t.dtype == tf.variant for t in node.outputs)
+    if not (makes_list and preparation.settle(inputs)):  # a loop on the devices may read a list
+        prepared = preparation.add(node, reader.operation(node, inputs), refused)
         if prepared is not None:
             return prepared
-        blamed = [x for x in inputs if isinstance(x, Value) and x.refused is error]
-        if islands.may_add(reader, place, error) or not preparation.settle(inputs):
-            preparing.check(blamed)  # of which it may know more now
-            raise
-        return _follow(reader, node, inputs)
+        if islands.may_add(reader, place, refused):
+            return refused
+        preparation.settle(inputs)  # even if it fails, the errors tell more then
+    return _follow(reader, node, inputs)
 
 
+@_returning_refusals
 def _follow(reader: Reader, node: tf.Operation, inputs: list[Meaning]) -> Sequence[Meaning]:
     """Read an operation for the devices; returns what its results mean."""
     kind, about_variables = node.type, _is_about_variables(inputs)
@@ -254,16 +241,16 @@ def _follow(reader: Reader, node: tf.Operation, inputs: list[Meaning]) -> Sequen
         return drawn
     if kind in _OPTIONALS and (kind != "OptionalGetValue" or isinstance(inputs[0], Optional)):
         return [_OPTIONALS[kind](node, inputs)]
-    _check(node, inputs, about_variables=about_variables)
+    refusals.check(_own_refusal(node, inputs))
     if kind not in lists.KEEPING or not isinstance(inputs[0], TensorList):  # its elements may have any shapes
-        preparing.check(inputs)
+        refusals.check(refusals.open_values(inputs))
     if about_variables:
         return variables.follow(reader, node, inputs)
     if lists.is_about_lists(node, inputs):
         return lists.follow(node, inputs, reader.add)
     if (kept := next((x for x in inputs if isinstance(x, Optional)), None)) is not None:
         if kind != "ZerosLike":
-            raise refusal(node, "of what a condition keeps is not followed; write the condition with tf.where")
+            raise RefusedError(node, "of what a condition keeps is not followed; write the condition with tf.where")
         return [lists.zeros(node, kept, reader.add)]
     op = reader.operation(node, inputs)
     if kind in formulas.NORMS and op.attr("data_format", "NHWC") in ("NHWC", "NDHWC"):
@@ -278,22 +265,23 @@ def _is_about_variables(inputs: Sequence[Meaning]) -> bool:
 
 def _is_effect(graph: "FuncGraph", node: tf.Operation) -> bool:
     """Return whether nothing reads what an operation gives, which is there to print or to check something."""
-    if node.type in CHECKS:
+    if node.type in facts.CHECKS:
         return not node.outputs[0].consumers() and all(y is not node.outputs[0] for y in graph.outputs)
     return not node.outputs and not node.type.startswith("LookupTable")  # a written table would be read
 
 
-def _check(node: tf.Operation, inputs: Sequence[Meaning], *, about_variables: bool) -> None:
-    """Raise NotImplementedError if an operation cannot be followed."""
-    if node.type in PYTHON_OPERATIONS:
-        raise refusal(node, "calls Python, which no device but this process can run; write it with TensorFlow")
+def _own_refusal(node: tf.Operation, inputs: Sequence[Meaning]) -> list[NotImplementedError]:
+    """Return the error for an operation of a kind that is not followed, whatever it reads."""
+    if node.type in facts.PYTHON:
+        return [RefusedError(node, "calls Python, which no device but this process can run; write it with TensorFlow")]
     if node.type.startswith("Cudnn"):
-        raise refusal(node, "is cuDNN's, which only a GPU has; give the layer use_cudnn=False")
+        return [RefusedError(node, "is cuDNN's, which only a GPU has; give the layer use_cudnn=False")]
     resource = next((x for x in inputs if isinstance(x, Resource)), None)
     if resource is not None:
-        raise refusal(node, f"reads {resource}, which is no tf.Variable; do it where the data are prepared")
-    is_free = node.type in {*control.DRAWS, "Empty"} or node.type.startswith("Stateless") or about_variables
-    if node.type in preparing.SAMPLERS:
-        raise refusal(node, preparing.SAMPLES)
-    if is_stateful(node) and not is_free:
-        raise refusal(node, "has a state of its own, which is not followed; keep the state in a tf.Variable")
+        return [RefusedError(node, f"reads {resource}, which is no tf.Variable; do it where the data are prepared")]
+    if node.type in facts.SAMPLERS:
+        return [RefusedError(node, preparing.SAMPLES)]
+    is_free = node.type in {*facts.DRAWS, "Empty"} or node.type.startswith("Stateless")
+    if is_stateful(node) and not is_free and not _is_about_variables(inputs):
+        return [RefusedError(node, "has a state of its own, which is not followed; keep the state in a tf.Variable")]
+    return []

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mtf_hetero._compat import tf
+from mtf_hetero._support import facts
 from mtf_hetero.importer import control, formulas, streams, variables
 from mtf_hetero.importer.nodes import constant_array, is_stateful
 from mtf_hetero.importer.program import Meaning, Value, literal
@@ -22,7 +23,7 @@ def record(reader: Reader, graph: "FuncGraph", node: tf.Operation, inputs: list[
     assert reader.refused is not None
     if kind == "Const":
         return [literal(constant_array(node), node.outputs[0].dtype)]
-    if kind in control.ALIASES and kind != "EnsureShape":
+    if kind in facts.RENAMING and kind != "EnsureShape":
         return inputs
     if (follow := control.control_rule(graph, kind)) is not None:
         return follow(reader, graph, node, inputs)

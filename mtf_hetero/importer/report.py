@@ -5,7 +5,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from mtf_hetero._compat import mtf, tf
-from mtf_hetero.importer import control, table
+from mtf_hetero._support import facts
+from mtf_hetero.importer import table
 from mtf_hetero.importer.nodes import user_line
 from mtf_hetero.importer.program import Operation, Program, within
 from mtf_hetero.importer.work import estimate_flops
@@ -90,7 +91,7 @@ def warn(program: Program) -> None:
     if program.effects:
         kinds = sorted({f"{effect.type} ({user_line(effect)})" for effect in program.effects})
         tf.logging.warning("left out of the divided step, which has no use for them: %s", ", ".join(kinds))
-    drawing = [op for op in within(program.operations) if op.type in control.DRAWS]
+    drawing = [op for op in within(program.operations) if op.type in facts.DRAWS]
     lines = sorted({f"{op.type} ({op.line})" for op in drawing if op.attr("seed") or op.attr("seed2")})
     if lines:
         tf.logging.warning(

@@ -9,41 +9,39 @@ import dataclasses
 from collections.abc import Sequence
 
 from mtf_hetero._compat import tf
+from mtf_hetero._support import facts
 from mtf_hetero.importer import variables
-from mtf_hetero.importer.nodes import OPEN_SHAPE, refusal
+from mtf_hetero.importer.nodes import OPEN_SHAPE, RefusedError
 from mtf_hetero.importer.program import Meaning, Rows, Value, literal
 from mtf_hetero.importer.reader import Reader
-from mtf_hetero.importer.table import ELEMENTWISE
 
-_WRITES = {f"{of}Scatter{kind}" for of in ("Resource", "Tensor") for kind in ("Add", "Sub", "Update", "Max", "Min")}
 _SUMS = ("ScatterAdd", "ScatterSub")
+_COUNTING = {"rows": ("Shape", "Size"), "count": ("StridedSlice",)}  # operations on rows, or on their count
 
 
-def concern(reader: Reader, node: tf.Operation, inputs: Sequence[Meaning]) -> bool:
-    """Return whether an operation makes or reads rows of which some exist."""
-    return node.type == "Unique" or any(isinstance(x, Value) and x in reader.rows for x in inputs)
+def are_made(node: tf.Operation, inputs: Sequence[Meaning]) -> bool:
+    """Return whether devices can have rows, or their count, in place of the results of an operation."""
+    x = inputs[0] if inputs else None
+    if not isinstance(x, Value):
+        return False
+    if node.type == "Unique":
+        return x.array is None and x.refused is None and x.shape[0] > 0
+    return x.rows is not None and len(x.rows.value.shape) == 1 and node.type in _COUNTING.get(x.rows.kind, ())
 
 
-def note(
-    reader: Reader, node: tf.Operation, inputs: Sequence[Meaning], outputs: Sequence[Value]
-) -> Sequence[Value] | None:
-    """Note the rows that are read in place of what only this process can have, if it can.
+def note(reader: Reader, node: tf.Operation, inputs: Sequence[Meaning], outputs: Sequence[Value]) -> Sequence[Value]:
+    """Note the rows that devices read in place of the results of an operation; returns the results."""
+    if node.type != "Unique":
+        outputs[0].rows = dataclasses.replace(inputs[0].rows, kind="count")
+        return outputs
+    numbers, places, exists = reader.expand(node, _different, inputs)
+    places = places if outputs[1].refused else outputs[1]
+    outputs[0].rows, places.rows = Rows(numbers, exists), Rows(places, exists, "numbers")
+    return outputs[0], places
 
-    Returns:
-      The results of the operation; None: there are no rows.
-    """
-    if node.type == "Unique" and outputs[0].array is None and inputs[0].refused is None and inputs[0].shape[0]:
-        numbers, places, exists = reader.expand(node, _different, inputs)
-        places = places if outputs[1].refused else outputs[1]
-        reader.rows[outputs[0]], reader.rows[places] = Rows(numbers, exists), Rows(places, exists, "numbers")
-        return outputs[0], places
-    read = reader.rows.get(inputs[0]) if isinstance(inputs[0], Value) else None
-    if read is not None and len(read.value.shape) == 1:
-        before, kinds = ("rows", ("Shape", "Size")) if read.kind == "rows" else ("count", ("StridedSlice",))
-        if read.kind == before and node.type in kinds:
-            reader.rows[outputs[0]] = dataclasses.replace(read, kind="count")
-            return outputs
-    return None
+
+def _find_rows(x: Meaning) -> Rows | None:
+    return x.rows if isinstance(x, Value) else None
 
 
 def _different(attr, x):
@@ -63,7 +61,7 @@ def _different(attr, x):
 
 def follow(reader: Reader, node: tf.Operation, inputs: Sequence[Meaning]) -> list[Value] | None:
     """Follow an operation on rows on the devices; returns its results, or None: it needs to know how many exist."""
-    found = [reader.rows.get(x) if isinstance(x, Value) else None for x in inputs]
+    found = [_find_rows(x) for x in inputs]
     kinds = [None if each is None else each.kind for each in found]
     exists = {each.exists for each in found if each is not None}
     if len(exists) != 1:
@@ -72,7 +70,7 @@ def follow(reader: Reader, node: tf.Operation, inputs: Sequence[Meaning]) -> lis
     read = [x if each is None else each.value for x, each in zip(inputs, found, strict=True)]
     if any(isinstance(x, Value) and x.refused is not None for x in read):
         return None
-    if node.type in _WRITES and kinds == [None, "rows", "rows"]:
+    if node.type in facts.SCATTERS and kinds == [None, "rows", "rows"]:
         fill = _or_zeros if node.type.endswith(_SUMS) else _or_the_first
         (read[2],) = reader.expand(node, fill, [exists, read[2]])
         return _compute(reader, node, read)
@@ -90,7 +88,7 @@ def follow(reader: Reader, node: tf.Operation, inputs: Sequence[Meaning]) -> lis
         return _of_rows(reader, node, read, exists)
     if node.type == "ExpandDims" and kinds == ["rows", None] and at is not None and at % (len(read[0].shape) + 1):
         return _of_rows(reader, node, read, exists)
-    if node.type in ELEMENTWISE and _are_alike(read, kinds):
+    if node.type in facts.ELEMENTWISE and _are_alike(read, kinds):
         return _of_rows(reader, node, read, exists)
     return None
 
@@ -113,9 +111,7 @@ def _compute(reader: Reader, node: tf.Operation, inputs: Sequence[Meaning]) -> l
 def _of_rows(reader: Reader, node: tf.Operation, inputs: Sequence[Meaning], exists: Value) -> list[Value]:
     """Return the rows that an operation gives, which no other operation may read."""
     made = _compute(reader, node, inputs)
-    results = [Value((), y.dtype, refused=refusal(node, OPEN_SHAPE)) for y in made]
-    reader.rows |= {result: Rows(y, exists) for result, y in zip(results, made, strict=True)}
-    return results
+    return [Value((), y.dtype, refused=RefusedError(node, OPEN_SHAPE), rows=Rows(y, exists)) for y in made]
 
 
 def _or_zeros(attr, exists, x):

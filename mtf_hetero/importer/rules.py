@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from mtf_hetero._compat import mtf, tf
+from mtf_hetero._support import facts
 from mtf_hetero._support.ops import constant, reshape, zeros
 from mtf_hetero.importer import clusters, draws, flow, images, table, windows, work
 from mtf_hetero.importer.emitter import Axes, Emitter, flat, number, ordered
@@ -36,7 +37,7 @@ def emit(emitter: Emitter, op: Operation, is_needed: bool) -> None:
         return
     elif table.is_elementwise(op):
         clusters.emit(emitter, op)
-    elif op.type in table.REGROUPED:
+    elif op.type in facts.REGROUPING:
         emitter.put(op.outputs[0], emitter.get(op.inputs[0]), emitter.axes(op.inputs[0]))
     elif table.is_drawn(op):
         _draw(emitter, op, DrawOperation)
@@ -61,7 +62,7 @@ def _choose_rule(op: Operation, signature: Signature) -> Callable[[Emitter, Oper
         return _NORMS[op.type]
     if op.type == "Mean" and 0 in op.inputs[0].shape and op.inputs[0].dtype.is_floating:
         return _mean_of_none
-    is_other_type = op.type in table.CONTRACTIONS and op.inputs[0].dtype != op.outputs[0].dtype  # int8 to int32
+    is_other_type = op.type in facts.PRODUCTS and op.inputs[0].dtype != op.outputs[0].dtype  # int8 to int32
     return _by_mtf if op.type in _MAKERS and not signature.unsplit_letters and not is_other_type else _slicewise
 
 
@@ -69,7 +70,7 @@ def _choose_rule(op: Operation, signature: Signature) -> Callable[[Emitter, Oper
 
 Make = Callable[[list[mtf.Tensor], mtf.Shape], mtf.Tensor | list[mtf.Tensor]]  # the shape is a result's
 _MAKERS: dict[str, Make] = {
-    **dict.fromkeys(table.CONTRACTIONS, mtf.einsum),
+    **dict.fromkeys(facts.PRODUCTS, mtf.einsum),
     "Max": lambda xs, shape: mtf.reduce_max(xs[0], output_shape=shape),
     "Mean": lambda xs, shape: mtf.reduce_mean(xs[0], output_shape=shape),
     "Min": lambda xs, shape: mtf.reduce_min(xs[0], output_shape=shape),
@@ -82,14 +83,13 @@ _MAKERS: dict[str, Make] = {
     "Transpose": lambda xs, shape: xs[0],  # mtf's dimensions have names and no order
     **dict.fromkeys(("BroadcastTo", "Fill", "Tile"), lambda xs, shape: mtf.broadcast(xs[0], shape)),
 }
-_MOVES = {"Transpose", "BroadcastTo", "Fill", "Tile"}  # they compute nothing
 
 
 def _by_mtf(emitter: Emitter, op: Operation, signature: Signature) -> None:
     bound = emitter.bind(op, signature)
     results = emitter.results(signature, bound)
     tensors = [tensor for tensor, _ in emitter.operands(op, signature, bound)]
-    if op.type not in _MOVES:
+    if op.type not in facts.MOVING:
         emitter.worked_on(op, flat(list(bound.values())))
     made = _MAKERS[op.type](tensors, mtf.Shape(flat(results[0])))
     outputs = [made] if isinstance(made, mtf.Tensor) else made

@@ -5,19 +5,17 @@ from collections.abc import Mapping
 import numpy as np
 
 from mtf_hetero._compat import tf
+from mtf_hetero._support import facts
 from mtf_hetero._support.ops import attribute, create
 from mtf_hetero.importer.program import Operation, Value, literal
 from mtf_hetero.importer.replaying import replay
-from mtf_hetero.importer.table import ELEMENTWISE
-
-_SEGMENTS = {f"Segment{kind}" for kind in ("Sum", "Mean", "Max", "Min", "Prod")}  # of numbers that ascend
 
 
 def infer(op: Operation) -> list[tf.TensorShape]:
     """Return the shapes of an operation's results, inferred from the values that it reads."""
-    if op.type in ELEMENTWISE:  # TensorFlow would take a hundred times as long
+    if op.type in facts.ELEMENTWISE:  # TensorFlow would take a hundred times as long
         return [tf.TensorShape(np.broadcast_shapes(*(value.shape for value in op.inputs)))]
-    if op.type in _SEGMENTS and op.inputs[1].array is not None:  # TensorFlow does not look at the numbers
+    if op.type in facts.SEGMENTS and op.inputs[1].array is not None:  # TensorFlow does not look at the numbers
         count = int(op.inputs[1].array[-1]) + 1
         return [tf.TensorShape([count, *op.inputs[0].shape[1:]])]
     with tf.Graph().as_default():

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mtf_hetero._compat import tf
-from mtf_hetero.importer import conditions, formulas
-from mtf_hetero.importer.control import CALLS, LOOPS, called
+from mtf_hetero._support import facts
+from mtf_hetero.importer import formulas
+from mtf_hetero.importer.control import called
 from mtf_hetero.importer.program import Meaning, Value
 from mtf_hetero.importer.reader import Reader, function_graph
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from mtf_hetero._compat import ConcreteFunction, FuncGraph
 
 States = dict[Hashable, tf.Variable]
-_CALLS = {*CALLS, *conditions.KINDS, *LOOPS}
+_CALLS = facts.CALLS | facts.CONDITIONS | facts.LOOPS
 
 
 def find_states(concrete: "ConcreteFunction", states: States) -> dict[tuple[str, ...], tf.Variable]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mtf_hetero._compat import tf
-from mtf_hetero.importer.nodes import refusal
+from mtf_hetero.importer.nodes import RefusedError
 from mtf_hetero.importer.program import Meaning, Value, literal
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Optional:
         if len(found) > 1 and all(isinstance(v, Optional) for v in found):
             return Optional([inner for v in found for inner in v.values])
         if len(found) != 1:
-            raise refusal(
+            raise RefusedError(
                 node, "reads one of several tensors that a condition keeps; write the condition with tf.where"
             )
         return found[0]

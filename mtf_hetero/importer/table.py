@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Hashable
 
+from mtf_hetero._support import facts
 from mtf_hetero.importer import windows
 from mtf_hetero.importer.program import Operation, Value
 from mtf_hetero.importer.signature import (
@@ -20,33 +21,9 @@ from mtf_hetero.importer.signature import (
 )
 
 TABLE = Table(windows.TABLE)
-REGROUPED = {"Reshape", "Squeeze", "ExpandDims"}  # axes are products of dimensions: nothing moves
-CONTRACTIONS = {"MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum"}
 MOMENTS = "Moments"  # (x, axes) -> (mean, variance)
 BATCH_NORM = "BatchNorm"  # (x, scale, offset, epsilon) -> (y, mean, variance)
 BATCH_NORM_GRADIENT = "BatchNormGradient"  # (dy, x, mean, variance, scale) -> those of x, scale and offset
-REDUCTIONS = {"Sum": "SUM", "Mean": "MEAN", "Max": "MAX", "Min": "MIN", "BiasAddGrad": "SUM"}  # mtf has these
-_ELEMENTWISE = """
-Abs Acos Acosh Add AddN AddV2 Angle ApproximateEqual Asin Asinh Atan Atan2 Atanh BesselI0 BesselI0e BesselI1 BesselI1e
-BesselJ0 BesselJ1 BesselK0 BesselK0e BesselK1 BesselK1e BesselY0 BesselY1 Betainc BitwiseAnd BitwiseOr BitwiseXor
-Bucketize Cast Ceil CheckNumerics CheckNumericsV2 ClipByValue Complex ComplexAbs Conj Cos Cosh Dawsn Digamma Div
-DivNoNan Elu EluGrad Equal Erf Erfc Erfinv Exp Expint Expm1 FakeQuantWithMinMaxArgs FakeQuantWithMinMaxArgsGradient
-FakeQuantWithMinMaxVars Floor FloorDiv FloorMod FresnelCos FresnelSin Greater GreaterEqual Igamma IgammaGradA Igammac
-Imag Inv InvGrad Invert IsFinite IsInf IsNan LeakyRelu LeakyReluGrad LeftShift Less LessEqual Lgamma Log Log1p
-LogicalAnd LogicalNot LogicalOr Maximum Minimum Mod Mul MulNoNan Ndtri Neg NextAfter NotEqual OnesLike Polygamma
-PopulationCount Pow RandomGammaGrad Real RealDiv Reciprocal ReciprocalGrad Relu Relu6 Relu6Grad ReluGrad RightShift
-Rint Round Rsqrt RsqrtGrad SelectV2 Selu SeluGrad Sigmoid SigmoidGrad Sign Sin Sinh Softplus SoftplusGrad Softsign
-SoftsignGrad Spence Sqrt SqrtGrad Square SquaredDifference Sub Tan Tanh TanhGrad TruncateDiv TruncateMod Xdivy Xlog1py
-Xlogy ZerosLike Zeta
-"""
-ELEMENTWISE = frozenset(_ELEMENTWISE.split())
-_MOSTLY_ELEMENTWISE = {"BiasAdd", "Bitcast", "Select"}
-_STATELESS = """
-Multinomial ParameterizedTruncatedNormal RandomBinomial RandomGammaV2 RandomGammaV3 RandomNormal RandomNormalV2
-RandomPoisson RandomUniform RandomUniformFullInt RandomUniformFullIntV2 RandomUniformInt RandomUniformIntV2
-RandomUniformV2 Shuffle TruncatedNormal TruncatedNormalV2
-"""
-STATELESS = frozenset(f"Stateless{kind}" for kind in _STATELESS.split())  # random numbers that follow from operands
 _NEEDED = {  # values of attributes without which the letters of an operation are others
     "data_format": ("NHWC", "NDHWC"),
     "include_batch_in_index": (False,),
@@ -71,12 +48,12 @@ def is_elementwise(op: Operation) -> bool:
     """Return whether an operation has one result, of which each element depends on one element of each operand."""
     if len(op.outputs) != 1:
         return False
-    return op.type in ELEMENTWISE or (op.type in _MOSTLY_ELEMENTWISE and find_signature(op) is not None)
+    return op.type in facts.ELEMENTWISE or (op.type in facts.MOSTLY_ELEMENTWISE and find_signature(op) is not None)
 
 
 def is_drawn(op: Operation) -> bool:
     """Return whether an operation draws random numbers from its operands alone, each device all of them."""
-    return op.type in STATELESS
+    return op.type in facts.STATELESS_DRAWS
 
 
 _WRITTEN = {
@@ -134,10 +111,10 @@ _WRITTEN = {
 }
 for _text, _kinds in _WRITTEN.items():
     TABLE.update(dict.fromkeys(_kinds.split(), parse_signature(_text)))
-TABLE.update(dict.fromkeys(ELEMENTWISE, elementwise))
+TABLE.update(dict.fromkeys(facts.ELEMENTWISE, elementwise))
 
 
-@TABLE.rule(*_MOSTLY_ELEMENTWISE)
+@TABLE.rule(*facts.MOSTLY_ELEMENTWISE)
 def _mostly_elementwise(op: Operation) -> Signature | None:
     return elementwise(op) if op.inputs[0].shape == op.outputs[0].shape else None
 
@@ -149,6 +126,8 @@ def _broadcast(op: Operation) -> Signature:
 
 
 # --- products and sums
+
+_BY_PARTS = {"Sum", "Mean", "Max", "Min", MOMENTS}  # reductions of slices that mtf reduces again
 
 
 @TABLE.rule("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3")
@@ -183,12 +162,12 @@ def _einsum(op: Operation) -> Signature:
     return Signature(found[:-1], found[-1:])
 
 
-@TABLE.rule("Sum", "Mean", "Max", "Min", MOMENTS, "All", "Any", "ArgMax", "ArgMin", "EuclideanNorm", "Prod")
+@TABLE.rule(*facts.REDUCTIONS, MOMENTS, "ArgMax", "ArgMin", "EuclideanNorm")
 def _reduction(op: Operation) -> Signature:
     x, axes = op.inputs
     rank = len(x.shape)
     reduced = set(axis_numbers(axes, rank)) if rank else set()
-    is_summed = op.type in (*REDUCTIONS, MOMENTS) and not (op.type == "Mean" and x.dtype.is_integer)
+    is_summed = op.type in _BY_PARTS and not (op.type == "Mean" and x.dtype.is_integer)
     letters = [axis if is_summed or axis not in reduced else f"R{axis}" for axis in range(rank)]
     kept = [letter for axis, letter in enumerate(letters) if axis not in reduced]
     single = [None if axis in reduced else axis for axis in range(rank)]  # the reduced axes are kept, of size 1
@@ -294,7 +273,7 @@ def _gather(op: Operation) -> Signature:
 
 
 @TABLE.rule(*(f"UnsortedSegment{kind}" for kind in ("Sum", "Max", "Min", "Prod")))
-@TABLE.rule(*(f"Segment{kind}" for kind in ("Sum", "Mean", "Max", "Min", "Prod")))
+@TABLE.rule(*facts.SEGMENTS)
 def _segments(op: Operation) -> Signature:
     """Return the signature of a reduction of rows; slices of sums that are not sorted are addends."""
     data, ids, *others = op.inputs
@@ -330,7 +309,7 @@ def _scatter(op: Operation) -> Signature | None:
     return None if op.inputs[1].dtype.is_bool else Signature(operands, [[*named, *rest]], shape=2)
 
 
-@TABLE.rule(*(f"TensorScatter{kind}" for kind in ("Add", "Sub", "Update", "Max", "Min")))
+@TABLE.rule(*(kind for kind in facts.SCATTERS if kind.startswith("Tensor")))
 def _update(op: Operation) -> Signature:
     named, looked_up, rest = _numbered(*op.inputs[:2])
     needed = [letter.upper() for letter in looked_up]

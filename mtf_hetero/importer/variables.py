@@ -9,7 +9,7 @@ import numpy as np
 
 from mtf_hetero._compat import tf
 from mtf_hetero.importer import draws, formulas
-from mtf_hetero.importer.nodes import known_shape, refusal
+from mtf_hetero.importer.nodes import RefusedError, known_shape
 from mtf_hetero.importer.program import Meaning, Value, Variable, literal
 from mtf_hetero.importer.reader import Reader
 
@@ -89,6 +89,11 @@ def _free(name: str, taken: set[str]) -> str:
     return next(found for n in itertools.count() if (found := f"{name}_{n}" if n else name) not in taken)
 
 
+def refuse(node: tf.Operation) -> RefusedError:
+    """Return the error for an operation of a variable that is not followed."""
+    return RefusedError(node, f"of a variable is not followed; {_REMEDIES.get(node.type[:14], _REMEDY)}")
+
+
 def follow(reader: Reader, node: tf.Operation, inputs: Sequence[Meaning]) -> Sequence[Value]:
     """Follow an operation of a variable, whose number and other values it reads.
 
@@ -103,14 +108,16 @@ def follow(reader: Reader, node: tf.Operation, inputs: Sequence[Meaning]) -> Seq
         return reader.expand(node, formulas.READS[kind], [current, *values])
     if kind in formulas.DRAWS:
         if values[0].array is None or int(values[0].array) not in draws.ALGORITHMS:
-            raise refusal(node, "of a generator is only followed for the algorithm Philox; make the generator with it")
+            raise RefusedError(
+                node, "of a generator is only followed for the algorithm Philox; make the generator with it"
+            )
         reader.write({number: reader.expand(node, formulas.DRAWS[kind], [current, *values])[0]})
         return [current]
     if kind == "AssignVariableOp":
         reader.write({number: values[0]})
         return []
     if kind not in formulas.WRITES:
-        raise refusal(node, f"of a variable is not followed; {_REMEDIES.get(kind[:14], _REMEDY)}")
+        raise refuse(node)
     after = reader.expand(node, formulas.WRITES[kind], [reader.now[x] if isinstance(x, int) else x for x in inputs])
     reader.write(dict(zip(inputs, after, strict=False)))
     return []

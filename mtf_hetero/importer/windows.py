@@ -3,6 +3,7 @@
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
+from mtf_hetero._support import facts
 from mtf_hetero.importer.program import Operation
 from mtf_hetero.importer.signature import Signature, Table, elements
 
@@ -70,10 +71,7 @@ def _of_convolution(
     return Signature([image, kernel], [made], kin, sizes)
 
 
-@TABLE.rule(
-    *("Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter"),
-    *("Conv3D", "Conv3DBackpropInputV2", "Conv3DBackpropFilterV2"),
-)
+@TABLE.rule(*facts.CONVOLUTIONS)
 def _convolution(op: Operation) -> Signature:
     plain, groups = is_plain(op), group_count(op)
     if groups == 1:
@@ -84,7 +82,7 @@ def _convolution(op: Operation) -> Signature:
     return _of_convolution(op, ((g, c), (c, (g, f)), (g, f)), sizes, splits_space=plain)
 
 
-@TABLE.rule("DepthwiseConv2dNative", "DepthwiseConv2dNativeBackpropInput", "DepthwiseConv2dNativeBackpropFilter")
+@TABLE.rule(*facts.DEPTHWISE_CONVOLUTIONS)
 def _depthwise(op: Operation) -> Signature:
     plain, (*_, channels, multiplier) = is_plain(op), _image_and_kernel(op)[1]
     if multiplier == 1:  # then a slice of the channels has the same slice of the filters
@@ -93,13 +91,13 @@ def _depthwise(op: Operation) -> Signature:
     return _of_convolution(op, (c, (c, m), (c, m)), {c: channels, m: multiplier}, splits_space=plain)
 
 
-_POOLS = {  # operands and results: L a large image, s a small one, - a shape
+POOLS = {  # operands and results: L a large image, s a small one, - a shape
     "Ls": ("MaxPool", "AvgPool", "MaxPool3D", "AvgPool3D"),
     "LssL": ("MaxPoolGrad", "MaxPool3DGrad"),
     "LsLs": ("MaxPoolGradGrad", "MaxPool3DGradGrad"),
     "-sL": ("AvgPoolGrad", "AvgPool3DGrad"),
 }
-_SIDES = {kind: sides for sides, kinds in _POOLS.items() for kind in kinds}
+_SIDES = {kind: sides for sides, kinds in POOLS.items() for kind in kinds}
 
 
 @TABLE.rule(*_SIDES)

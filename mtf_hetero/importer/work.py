@@ -4,6 +4,7 @@ import math
 from collections.abc import Collection, Sequence
 
 from mtf_hetero._compat import mtf
+from mtf_hetero._support import facts
 from mtf_hetero.importer import table
 from mtf_hetero.importer.emitter import Axes
 from mtf_hetero.importer.program import Operation, Value
@@ -15,12 +16,12 @@ def product_flops(op: Operation) -> int | None:
     signature = table.find_signature(op)
     if signature is None:
         return None
-    if op.type in table.CONTRACTIONS:
+    if op.type in facts.PRODUCTS:
         sizes = {letter: n for v, letters in signature.sides(op) for letter, n in zip(letters, v.shape, strict=True)}
         return 2 * math.prod(n for letter, n in sizes.items() if letter is not None)
-    if "Conv2D" in op.type or "Conv3D" in op.type or "Conv2d" in op.type:
+    if op.type in facts.CONVOLUTIONS | facts.DEPTHWISE_CONVOLUTIONS:
         kernel = op.outputs[0] if "BackpropFilter" in op.type else op.inputs[1]
-        small = op.outputs[0] if op.type in ("Conv2D", "Conv3D", "DepthwiseConv2dNative") else op.inputs[2]
+        small = op.inputs[2] if "Backprop" in op.type else op.outputs[0]
         return 2 * math.prod(small.shape[:-1]) * math.prod(kernel.shape)
     return None
 

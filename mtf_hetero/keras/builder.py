@@ -72,7 +72,7 @@ class Builder:
 
         Raises:
           ValueError: inputs that the model does not take.
-          NotImplementedError: an operation that is not followed, by name and the line of the program.
+          NotImplementedError: operations that are not followed, all by name and the line of the program.
         """
         given = [(x, _input_axes(self.model, number, x)) for number, x in enumerate(keras.tree.flatten(inputs))]
         _check_inputs(self.model, given)

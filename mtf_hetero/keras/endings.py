@@ -1,9 +1,7 @@
 """Find the logits of a model, which may end in a softmax."""
 
 from mtf_hetero._compat import tf
-
-_IN_ANOTHER_SHAPE = {"Cast", "ExpandDims", "Identity", "Reshape", "Squeeze"}
-_ACTIVATIONS = {"Elu", "Exp", "LeakyRelu", "Relu", "Relu6", "Selu", "Sigmoid", "Softplus", "Softsign", "Tanh"}
+from mtf_hetero._support import facts
 
 
 def find_logits(outputs: object, name: str) -> tf.Tensor:
@@ -21,10 +19,10 @@ def find_logits(outputs: object, name: str) -> tf.Tensor:
         raise ValueError(f"model {name!r} has {len(outputs)} outputs; logits=True needs a model with one output")
     (y,) = outputs
     op = y.op
-    while op.type in _IN_ANOTHER_SHAPE:
+    while op.type in facts.CONVERTING:
         op = op.inputs[0].op
     is_other_axis = op.type == "Transpose" and op.inputs[0].op.type == "Softmax"
-    if op.type in _ACTIVATIONS or is_other_axis:
+    if op.type in facts.ACTIVATIONS or is_other_axis:
         what = "a softmax over another axis than the last" if is_other_axis else f"activation {op.type}"
         raise ValueError(
             f"model {name!r} ends in {what} ({op.name}); end it in a softmax over the classes, or in logits"

@@ -83,7 +83,7 @@ def fit(
 
     Raises:
       ValueError: arguments that do not fit together, in one line.
-      NotImplementedError: an operation that is not followed, by name and the user's line.
+      NotImplementedError: operations that are not followed, all by name and the user's line.
       mtf_hetero.importer.StepDiffersError: the first step is not TensorFlow's; the model is as it was before.
       mtf_hetero.cluster.UnreachableWorkerError: a worker does not answer at the start, or is lost and wait_for_workers
         is False; the model has the weights of the last epoch's end.
@@ -131,7 +131,7 @@ def evaluate(
 
     Raises:
       ValueError: arguments that do not fit together, in one line.
-      NotImplementedError: an operation that is not followed, by name and the user's line.
+      NotImplementedError: operations that are not followed, all by name and the user's line.
       mtf_hetero.cluster.UnreachableWorkerError: a worker was lost.
 
     Example:
@@ -169,7 +169,7 @@ def predict(
 
     Raises:
       ValueError: arguments that do not fit together, in one line.
-      NotImplementedError: an operation that is not followed, by name and the user's line.
+      NotImplementedError: operations that are not followed, all by name and the user's line.
       mtf_hetero.cluster.UnreachableWorkerError: a worker was lost.
 
     Example:

@@ -48,7 +48,7 @@ def plan(
 
     Raises:
       ValueError: a device or a link that is not known, or arguments that do not fit together.
-      NotImplementedError: an operation that is not followed, by name and the user's line.
+      NotImplementedError: operations that are not followed, all by name and the user's line.
       mtf_hetero.planner.search.NoAssignmentError: no layout fits the devices' memory.
 
     Example:
@@ -76,7 +76,7 @@ def trace(step: object, inputs: object, batch_size: int | None = None) -> Networ
 
     Raises:
       ValueError: it is none of these.
-      NotImplementedError: an operation that is not followed.
+      NotImplementedError: operations that are not followed, all by name.
     """
     if not callable(step):
         raise ValueError(f"step is {step!r}; give a compiled keras.Model, a tf.function or a function of tensors")

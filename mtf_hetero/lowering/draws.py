@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from mtf_hetero._compat import mtf, tf
+from mtf_hetero._support import facts
 from mtf_hetero.lowering.lowering import Lowering
 from mtf_hetero.lowering.registry import register_lowering
 
 if TYPE_CHECKING:
     from mtf_hetero._compat import ControlFlowContext
 
-_CALLS = {"Case", "If", "PartitionedCall", "StatefulPartitionedCall", "While"}  # of functions, which may draw
-_DRAWING = ("EagerPyFunc", "PyFunc", "Rng", "Stateful")  # how the names of other operations with a state begin
+_CALLS = facts.CALLS | facts.CONDITIONS | facts.LOOPS  # of functions, which may draw
+_DRAWING = (*facts.PYTHON, "Rng", "Stateful")  # how the names of other operations with a state begin
 
 
 def _operation_seed(op: mtf.Operation) -> int | None:

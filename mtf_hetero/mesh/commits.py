@@ -13,11 +13,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import numpy as np
 
 from mtf_hetero._compat import tf
-from mtf_hetero._support import graphs, threads
+from mtf_hetero._support import facts, graphs, threads
 from mtf_hetero._support.grouping import group_by_bytes
 
-_UPDATES = {"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"}
-_READS = {"ReadVariableOp", "VarIsInitializedOp"}
 _MOST_BYTES = 2**30  # of the values that wait on a device: they take memory
 _AT_ONCE_BYTES = 2**27  # that one call reads
 _COUNT_SECONDS, _READ_SECONDS, _BYTES_PER_SECOND = 5.0, 10.0, 1e7
@@ -139,7 +137,7 @@ def _find_updates(step: Sequence[tf.Operation]) -> tuple[list[tf.Operation], set
     updates_or_after = set[tf.Operation]()
     for op in graphs.operations_to_run(step):
         is_after = any(x in updates_or_after for x in graphs.before(op))
-        if op.type in _UPDATES:
+        if op.type in facts.VARIABLE_WRITES:
             handle, value = op.inputs
             if op._get_control_flow_context() is not None:
                 return None
@@ -148,9 +146,9 @@ def _find_updates(step: Sequence[tf.Operation]) -> tuple[list[tf.Operation], set
             else:
                 waiting.append(op)
                 sizes[handle.op.device] += _size_bytes(value)
-        elif op.type not in _READS and any(x.op.type == "VarHandleOp" for x in op.inputs):
+        elif op.type not in facts.VARIABLE_READS and any(x.op.type == "VarHandleOp" for x in op.inputs):
             return None
-        if is_after or op.type in _UPDATES:
+        if is_after or op.type in facts.VARIABLE_WRITES:
             updates_or_after.add(op)
     return None if max(sizes.values(), default=0) > _MOST_BYTES else (waiting, late)
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from mtf_hetero._compat import tf
+from mtf_hetero._support import facts
 from mtf_hetero._support.ops import concat, constant, create, cut, reshape, split
 from mtf_hetero.cluster.devices import Device
 
@@ -30,7 +31,6 @@ STATELESS = {
     "RandomStandardNormal": tf.raw_ops.StatelessRandomNormalV2,
     "TruncatedNormal": tf.raw_ops.StatelessTruncatedNormalV2,
 }
-_EXACT = {"Add", "AddV2", "Cast", "Div", "Identity", "Maximum", "Minimum", "Mul", "Neg", "RealDiv", "Sub"}
 
 
 _Box = tuple[tuple[int, ...], tuple[int, ...]]  # begin and size
@@ -175,7 +175,7 @@ def _is_known(x: tf.Tensor) -> bool:
     if kind == "Fill" or kind in STATELESS:
         shape = x.op.inputs[0].op
         return shape.type == "Const" and not shape.control_inputs
-    if kind in _EXACT:
+    if kind in facts.EXACT:
         return all(y.shape.rank == 0 or (y.shape == x.shape and _is_known(y)) for y in x.op.inputs)
     return kind == "Const"
 
@@ -183,7 +183,7 @@ def _is_known(x: tf.Tensor) -> bool:
 def _bypassed(x: tf.Tensor) -> Iterator[tf.Tensor]:
     """Return the operations that nothing needs if slices are built without a known tensor."""
     yield x
-    for y in x.op.inputs if x.op.type in _EXACT else ():
+    for y in x.op.inputs if x.op.type in facts.EXACT else ():
         if y.shape.rank != 0:
             yield from _bypassed(y)
 
@@ -251,7 +251,7 @@ class _Part:
             return x if op.type != "Const" or op.control_inputs else constant(*self._constant_value(op))
         if op.type == "Const":
             return self._constant(op.get_attr("value"))
-        if op.type in _EXACT:
+        if op.type in facts.EXACT:
             attributes = {attribute.name: op.node_def.attr[attribute.name] for attribute in op.op_def.attr}
             inputs = [self.build(y) for y in op.inputs]
             return create(op.type, inputs, [x.dtype], op.type, attributes).outputs[0]

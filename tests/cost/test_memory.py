@@ -236,6 +236,7 @@ def aliases(make, *shape):
 def test_aliases():
     assert aliases(lambda x: tf.reshape(x, [6, 2]), 3, 4)
     assert aliases(lambda x: tf.expand_dims(tf.identity(x), 0), 3, 4)
+    assert aliases(lambda x: tf.raw_ops.CheckNumericsV2(tensor=x, message="bad"), 64)
     assert aliases(lambda x: tf.slice(x, [16, 0], [16, 4]), 64, 4)
     assert not aliases(lambda x: tf.slice(x, [0, 1], [64, 3]), 64, 4)
     assert not aliases(lambda x: tf.slice(x, [1, 0], [5, 4]), 64, 4)

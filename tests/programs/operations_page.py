@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from mtf_hetero import tf
-from mtf_hetero._support.ops import PYTHON_OPERATIONS
-from mtf_hetero.importer import conditions, control, formulas, lists, reader, reading, table, variables
+from mtf_hetero._support import facts
+from mtf_hetero.importer import formulas, lists, reader, reading, table, variables
 
 _HANDLES = (tf.resource, tf.variant, tf.string)
 _TEXT = """# Operations
@@ -56,7 +56,7 @@ def classes() -> dict[str, list[str]]:
 def _find_section(definition: Any) -> str:
     name = definition.name
     rows = dict(
-        zip(_SECTIONS, (table.ELEMENTWISE, {*table.TABLE, *table.REGROUPED}, _followed(), _drawn()), strict=False)
+        zip(_SECTIONS, (facts.ELEMENTWISE, {*table.TABLE, *facts.REGROUPING}, _followed(), _drawn()), strict=False)
     )
     for section, names in rows.items():
         if name in names:
@@ -65,17 +65,17 @@ def _find_section(definition: Any) -> str:
     has_handles = any(tf.as_dtype(arg.type) in _HANDLES for arg in args if arg.type) or any(arg.is_ref for arg in args)
     return (
         ""
-        if definition.is_stateful or name in PYTHON_OPERATIONS or has_handles or name.endswith("Dataset")
+        if definition.is_stateful or name in facts.PYTHON or has_handles or name.endswith("Dataset")
         else "Replicated"
     )
 
 
 def _followed() -> set[str]:
     return {
-        *control.ALIASES,
-        *control.CALLS,
-        *conditions.KINDS,
-        *control.LOOPS,
+        *facts.RENAMING,
+        *facts.CALLS,
+        *facts.CONDITIONS,
+        *facts.LOOPS,
         *lists.KINDS,
         *formulas.NORMS,
         *variables.KINDS,
@@ -84,7 +84,7 @@ def _followed() -> set[str]:
 
 
 def _drawn() -> frozenset[str]:
-    return table.STATELESS | control.DRAWS
+    return facts.STATELESS_DRAWS | facts.DRAWS
 
 
 def _paragraph(names: Iterable[str]) -> str:

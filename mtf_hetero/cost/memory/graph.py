@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from mtf_hetero._compat import mtf, tf
-from mtf_hetero._support import graphs, slicing
+from mtf_hetero._support import facts, graphs, slicing
 from mtf_hetero.cluster.devices import Device, complete
 from mtf_hetero.cost.memory.liveness import Node, Output, Variable
 
@@ -18,25 +18,7 @@ _FLOPS_PER_SECOND = 5e10
 _BYTES_PER_SECOND = 5e9
 _ALIGNMENT = 64  # bytes: TensorFlow shares a slice of a tensor only where it begins and ends on such a boundary
 
-# Operations that give out their input's buffer, and those that take it over if nothing else holds it
-_ALIASES = re.compile(
-    r"Bitcast|CheckNumerics|EnsureShape|Enter|Exit|ExpandDims|Identity|IdentityN|InplaceAdd|InplaceUpdate|LoopCond|"
-    r"Merge|NextIteration|PlaceholderWithDefault|PreventGradient|Reshape|Snapshot|Squeeze|StopGradient|Switch"
-)
-_FORWARDS = re.compile(
-    r"Abs|Add|AddN|AddV2|BiasAdd|ClipByValue|Div|DivNoNan|Elu|EluGrad|Erf|Exp|Floor|LeakyRelu|"
-    r"LeakyReluGrad|Log|Log1p|LogSoftmax|Maximum|Minimum|Mul|MulNoNan|Neg|Pow|RealDiv|Reciprocal|Relu|"
-    r"Relu6|Relu6Grad|ReluGrad|Rsqrt|RsqrtGrad|Select|Selu|Sigmoid|SigmoidGrad|Sign|Softmax|Softplus|"
-    r"Softsign|Sqrt|SqrtGrad|Square|SquaredDifference|Sub|Tanh|TanhGrad|Xdivy|Xlogy"
-)
-_ACCESS = {
-    "ReadVariableOp": "read",
-    "AssignVariableOp": "assign",
-    "AssignAddVariableOp": "update",
-    "AssignSubVariableOp": "update",
-}
-_CONVOLUTIONS = re.compile(r"Conv[23]D")
-_PRODUCTS = frozenset({"BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "MatMul"})
+_ACCESS = {**dict.fromkeys(facts.VARIABLE_WRITES, "update"), "AssignVariableOp": "assign", "ReadVariableOp": "read"}
 
 
 def size_bytes(tensor: tf.Tensor) -> int:
@@ -106,7 +88,7 @@ def _shares_transpose(op: tf.Operation) -> bool:
 
 def _alias(op: tf.Operation, number: int) -> int | None:
     """Return the input whose buffer an output shares, if any."""
-    if _ALIASES.fullmatch(op.type):
+    if op.type in facts.ALIASES:
         return number if op.type == "IdentityN" else 0
     shared = {
         "BroadcastTo": lambda: op.inputs[0].shape.as_list() == op.outputs[0].shape.as_list(),
@@ -125,7 +107,7 @@ def _alias(op: tf.Operation, number: int) -> int | None:
 def _output(op: tf.Operation, number: int) -> Output:
     tensor = op.outputs[number]
     forwards: tuple[int, ...] = ()
-    if _FORWARDS.fullmatch(op.type):
+    if op.type in facts.FORWARDING:
         forwards = tuple(
             position
             for position, x in enumerate(op.inputs)
@@ -136,15 +118,15 @@ def _output(op: tf.Operation, number: int) -> Output:
 
 def _seconds(op: tf.Operation) -> float:
     """Return about how long an operation takes."""
-    if _ALIASES.fullmatch(op.type) or op.type in _ACCESS or op.type == "Const":
+    if op.type in facts.ALIASES or op.type in _ACCESS or op.type == "Const":
         return 0.0
     seconds = sum(map(size_bytes, [*op.inputs, *op.outputs])) / _BYTES_PER_SECOND
-    if _CONVOLUTIONS.match(op.type):
+    if op.type in facts.CONVOLUTIONS:
         kernel = op.outputs[0] if "BackpropFilter" in op.type else op.inputs[1]
         windows = op.inputs[2] if "Backprop" in op.type else op.outputs[0]
         flops = 2 * windows.shape.num_elements() * kernel.shape.num_elements() / kernel.shape.as_list()[-1]
         seconds += flops / _FLOPS_PER_SECOND
-    elif op.type in _PRODUCTS:  # (m x k) (k x n) = (m x n)
+    elif op.type in facts.PRODUCTS:  # (m x k) (k x n) = (m x n)
         elements = [x.shape.num_elements() for x in (*op.inputs[:2], op.outputs[0])]
         seconds += 2 * math.sqrt(math.prod(elements)) / _FLOPS_PER_SECOND
     return seconds
@@ -335,7 +317,7 @@ def nodes(
                 variable=variable,
                 access=_ACCESS.get(op.type) if variable else None,
                 label=labels.of(op.name),
-                is_convolution=_CONVOLUTIONS.match(op.type) is not None,
+                is_convolution=op.type in facts.CONVOLUTIONS,
             )
         )
     return result

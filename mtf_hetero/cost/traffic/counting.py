@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from mtf_hetero._compat import mtf, tf
-from mtf_hetero._support import graphs, tables
+from mtf_hetero._support import facts, graphs, tables
 from mtf_hetero.cluster.devices import Device, shorten
 from mtf_hetero.mesh import collectives
 
@@ -15,8 +15,6 @@ CHIEF = Device("chief", 0, "CPU", 0).name  # the training process, as mtf_hetero
 Link = tuple[str, str]
 
 HANDLES = (tf.resource, tf.variant)
-_LOOPS = ("Enter", "StatelessWhile", "While")
-_METADATA = ("Rank", "Shape", "ShapeN", "Size")
 _SENDERS = ("_HostSend", "_Send")
 
 
@@ -65,7 +63,7 @@ def sends(fetches: object, *, graph: mtf.Graph | None = None) -> tuple[Send, ...
     """
     fetched = tf.nest.flatten(fetches)
     operations = graphs.operations_to_run(fetched)
-    if loop := next((op for op in operations if op.type in _LOOPS), None):
+    if loop := next((op for op in operations if op.type in facts.LOOPS | facts.GRAPH_LOOPS), None):
         raise NotImplementedError(f"{loop.type} {loop.name!r} is a loop; the traffic of loops cannot be counted")
     device_of = device_finder()
     reads = [(x, device_of(op), op.name) for op in operations for x in op.inputs]
@@ -95,7 +93,7 @@ def device_finder() -> Callable[[tf.Operation], str]:
         if op.device:
             return full_name(op.device)
         handles = [x for x in op.inputs if x.dtype.base_dtype == tf.resource]
-        if handles or (op.type in _METADATA and op.inputs):
+        if handles or (op.type in facts.MEASURING and op.inputs):
             return device_of((handles or op.inputs)[0].op)
         if not op.inputs and len(op.outputs) == 1:
             readers = [*op.outputs[0].consumers(), *op._control_outputs]

@@ -9,11 +9,11 @@ import heapq
 from collections.abc import Iterator
 
 from mtf_hetero._compat import tf
-from mtf_hetero._support import garbage, graphs
+from mtf_hetero._support import facts, garbage, graphs
 from mtf_hetero.cost.traffic.fusing import fuse
 from mtf_hetero.cost.traffic.waiting import IsMessage, Waiting, find_waiting, is_heavy
 
-_CUTS = ("Cast", "ConcatV2", "Identity", "Reshape", "Slice", "Squeeze", "StridedSlice")
+_CUTS = facts.CONVERTING | facts.JOINING | facts.SLICES
 
 
 @garbage.without_collection()

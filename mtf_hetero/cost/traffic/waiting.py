@@ -4,12 +4,12 @@ import dataclasses
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from mtf_hetero._compat import tf
-from mtf_hetero._support import graphs
+from mtf_hetero._support import facts, graphs
 from mtf_hetero.cost.traffic.counting import HANDLES, device_finder, full_name
 from mtf_hetero.mesh import collectives
 
 IsMessage = Callable[[str, str], bool]  # from two devices to whether a tensor is sent from one to the other
-_HEAVY = ("Conv", "DepthwiseConv", "MatMul", "BatchMatMul", "Einsum", "_Fused")
+_HEAVY = facts.PRODUCTS | facts.CONVOLUTIONS | facts.DEPTHWISE_CONVOLUTIONS
 
 
 @dataclasses.dataclass(eq=False)
@@ -65,7 +65,7 @@ class Waiting:
 
 def is_heavy(op: tf.Operation) -> bool:
     """Return whether an operation is a product or a convolution."""
-    return op.type.startswith(_HEAVY)
+    return op.type in _HEAVY or op.type.startswith("_Fused")
 
 
 def find_waiting(fetches: object, is_message: IsMessage | None, already_run: int) -> Waiting | None:
@@ -83,7 +83,7 @@ def find_waiting(fetches: object, is_message: IsMessage | None, already_run: int
             return None
         is_message = _are_apart
     operations = graphs.operations_to_run(tf.nest.flatten(fetches))
-    if any(op.type == "Enter" for op in operations):  # a loop, which has no order
+    if any(op.type in facts.GRAPH_LOOPS for op in operations):  # a loop, which has no order
         return None
     device_of = device_finder()
     messages = _find_messages(operations, device_of, is_message)
