@@ -116,11 +116,11 @@ def _plan(arguments: argparse.Namespace) -> str:
     """Return the verdict and the tables of the plan, and save and draw the plan."""
     _check(arguments)
     machines = _machines(arguments)
-    with command_line.capture_stderr():
-        from mtf_hetero.planner import answering
+    with SearchStatus("building the network", quiet=arguments.quiet) as status:
+        with command_line.capture_stderr():
+            from mtf_hetero.planner import answering
 
-        network = network_lib.find(arguments)
-    with SearchStatus(quiet=arguments.quiet) as status:
+            network = network_lib.find(arguments)
         shown = {"progress": status.report, "enter": status.enter, "hint": _HINT}
         planned = answering.answer(network, machines, explains=arguments.explain, seconds=arguments.seconds, **shown)
     parts = [planned.text]

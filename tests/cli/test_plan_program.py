@@ -7,13 +7,15 @@ import pathlib
 import re
 import shlex
 import sys
+import time
 
 import pytest
 from documents import ROOT
 from training_runs import check_mistake
 
 from mtf_hetero import Layout, tf
-from mtf_hetero.cli import network
+from mtf_hetero._support import command_line
+from mtf_hetero.cli import network, search_status
 from mtf_hetero.cli import plan as program
 from mtf_hetero.cli.search_status import SearchStatus
 from mtf_hetero.cli.train.config import Config
@@ -140,15 +142,25 @@ def test_one_device_and_what_would_make_the_other_pay_off(devices, capsys, monke
 def test_a_terminal_shows_the_search(monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
-    with SearchStatus() as status:
+    with SearchStatus("searching") as status:
         status.report(12, 0.5)
-        assert re.fullmatch(r"searching for a layout: 0 s, 12 layouts, best 500 ms per step", status._line())
+        assert re.fullmatch(r"searching: 0 s, 12 layouts, best 500 ms per step", status._line())
         status.enter("something else")
         assert status._line() == "something else: 0 s"
     assert "something else: 0 s" in capsys.readouterr().err
-    with SearchStatus(quiet=True):
+    with SearchStatus("searching", quiet=True):
         pass
     assert capsys.readouterr().err == ""
+
+
+def test_a_log_says_what_takes_long(monkeypatch, capfd):
+    monkeypatch.setattr(search_status, "_SILENT_SECONDS", 0.05)
+    with SearchStatus("building the network") as status:
+        with command_line.capture_stderr():
+            time.sleep(0.3)
+        status.enter("searching")
+        status.report(12, 0.5)
+    assert capfd.readouterr().err == "building the network ...\n12 layouts searched in 0 s\n"
 
 
 def test_the_kinds_are_listed(capsys):
