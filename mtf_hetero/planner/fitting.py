@@ -27,6 +27,7 @@ _ROUNDS = 5
 _AMPLE, _AMPLE_ALONE = 1.5, 1.2  # times what a step needs; on one device, which a sketch estimates best
 _PROBES = 4  # batches that are searched, until one fits
 _MARGIN = 0.9  # of the memory, for a search whose plan is to fit at once
+_ROUNDED = 0.97  # of the batch for that memory: sizes are integers, and no device is filled exactly
 _SLACK = 0.98  # of a limit that is asked for again
 
 Build = Callable[[], mtf.Graph]
@@ -158,7 +159,8 @@ def largest_batch(
 ) -> int | None:
     """Return a batch size for which a layout fits, near the largest; 0: one example is too many; None: none was found.
 
-    The search for a batch leaves a tenth of the memory free, so that the first batch usually fits.
+    The search for a batch leaves a tenth of the memory free, and looks at simple layouts, whose memory is predicted
+    best. So the first batch usually fits.
 
     Args:
       build_with: returns the function that builds a step with a batch size, as of `estimated`.
@@ -167,26 +169,39 @@ def largest_batch(
       nearest: the plan for it that lacks least.
       seconds: limit.
     """
-    limits = {machine.name: machine.memory_bytes for machine in machines.devices}
-    short = machines.with_memory({name: _MARGIN * limit for name, limit in limits.items() if limit is not None})
-    probe, plan = batch_size, nearest
+    limits = {machine.name: machine.memory_bytes for machine in machines.devices if machine.memory_bytes is not None}
+    probe, sketched, margin = batch_size, nearest, _MARGIN
     with deadline.within(seconds), contextlib.suppress(deadline.OutOfTimeError):
         for _ in range(_PROBES):
-            probe = _scaled(probe, plan, short)
+            short = machines.with_memory({name: margin * limit for name, limit in limits.items()})
+            probe = _scaled(probe, sketched, short)
             build = build_with(probe)
             with tf.Graph().as_default():
                 planner = Planner(build())
             try:
-                plan = checked(planner.find(short, seconds=seconds, refines=False), build, machines)
-            except TooLargeError as error:
-                plan = error.nearest
-            else:
+                sketched = _simplest(planner, short, seconds)
+                plan = checked(sketched, build, machines)
                 if fits(plan, machines):
                     return probe
+                pairs = zip(sketched.memory_bytes, plan.memory_bytes, strict=True)
+                margin = min(margin, _SLACK * min(believed / needed for believed, needed in pairs if needed))
+            except TooLargeError as error:
+                sketched = error.nearest
             if probe == 1:
                 return 0
             deadline.check()
     return None
+
+
+def _simplest(planner: Planner, machines: Machines, seconds: float) -> Plan:
+    """Return the plan that splits all in the likest proportions, by rejecting the fastest one if it is another."""
+    asked: list[Plan] = []
+
+    def is_second(plan: Plan) -> bool:
+        asked.append(plan)
+        return len(asked) > 1
+
+    return planner.find(machines, seconds=seconds, refines=False, accepts=is_second)
 
 
 def _scaled(batch_size: int, plan: Plan, machines: Machines) -> int:
@@ -197,7 +212,7 @@ def _scaled(batch_size: int, plan: Plan, machines: Machines) -> int:
     limits = [machine.memory_bytes or math.inf for machine in machines.by_name(plan.devices).devices]
     constant = min(int(plan.provenance["parameters_bytes"]) * len(limits), sum(plan.memory_bytes) // 2)
     fraction = (sum(limits) - constant) / (sum(plan.memory_bytes) - constant)
-    return max(1, int(min(batch_size - 1, batch_size * fraction)))
+    return max(1, int(min(batch_size - 1, _ROUNDED * batch_size * fraction)))
 
 
 def repeated_search(graph: mtf.Graph, build: Build, machines: Machines, plan: Plan) -> Search:

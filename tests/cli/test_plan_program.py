@@ -106,13 +106,15 @@ def test_the_page_shows_what_the_command_prints(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(answering, "_LEFT_OUT_SECONDS", 600.0)
     monkeypatch.chdir(tmp_path)
     page = (ROOT / "docs" / "planning.md").read_text(encoding="utf-8")
-    in_words, of_file = re.findall(r"^mtf-hetero plan (.*)$", page, re.MULTILINE)
+    in_words, too_large, of_file = re.findall(r"^mtf-hetero plan (.*)$", page, re.MULTILINE)
     devices, *_ = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
-    first, _, third, second, *_ = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
+    first, error, third, second, *_ = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
     pathlib.Path("devices.yaml").write_text(devices)
     for command, shown in ((in_words, first), (of_file, third)):
         assert program.main(shlex.split(command)) == 0
         assert capsys.readouterr().out == shown
+    assert program.main(shlex.split(too_large)) == 2
+    assert capsys.readouterr().err.endswith(error)
     pathlib.Path("devices.yaml").write_text(V100_AND_T4)
     assert program.main(["--model=resnet18", "--batch_size=64", "--simulate=devices.yaml", "--explain"]) == 0
     assert capsys.readouterr().out.startswith(second)
