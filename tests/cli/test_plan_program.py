@@ -184,6 +184,7 @@ def test_devices_in_words(capsys):
 def parse_flags(*flags):
     arguments = program._parse([*flags, "--devices=V100"], program.PROGRAM)
     network.check_flags(arguments)
+    network.fill_in(arguments)
     return arguments
 
 
