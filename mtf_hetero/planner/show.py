@@ -113,7 +113,7 @@ def _shortened(name: str, most: int = _MOST_NAME) -> str:
 
     Example:
       >>> _shortened("convnext_base_stage_2_block_14_pointwise_conv_1")
-      'convnext..._pointwise_conv_1'
+      'convnext...14_pointwise_conv_1'
     """
     if len(name) <= most:
         return name

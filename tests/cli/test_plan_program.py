@@ -266,6 +266,8 @@ def test_a_dry_run_on_devices_that_are_not_here(tmp_path):
     run, said = dry_run(path, layout="filters", list_speed="3,2,1")
     assert "mesh all:3 on V100:0, V100:1, T4" in said and "conv1/filters        6 over all: 3, 2, 1" in said
     assert run.machines is not None
+    assert "\npredicted memory of each device when it needs most, in MB:\nMB  " in said
+    assert said.endswith("\n\nNothing was trained, because of --dry_run.")
     sentence = r"Split over V100:0-1, T4: [\d.]+ ms per step, ([\d.]+x \w+er than|as fast as) V100:0 alone\."
     assert re.search(sentence, " ".join(said.split()))
     assert all(re.search(rf"^{name}  +(\d+\.\d +)+\d+\.\d$", said, re.MULTILINE) for name in run.machines.names)
