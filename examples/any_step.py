@@ -13,11 +13,11 @@ work, the steps, and the largest error of u:
 
 from typing import Any
 
-import keras
-import numpy as np
-
-import mtf_hetero
+import mtf_hetero  # before Keras: so TensorFlow starts without its messages
 from mtf_hetero import tf
+
+import keras  # isort: skip
+import numpy as np  # isort: skip
 
 keras.utils.set_random_seed(1)
 network = keras.Sequential(

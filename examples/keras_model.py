@@ -10,10 +10,10 @@ model afterwards.
     evaluated by Keras alone: 0.98
 """
 
-import keras
-import numpy as np
+import mtf_hetero.keras  # before Keras: so TensorFlow starts without its messages
 
-import mtf_hetero.keras
+import keras  # isort: skip
+import numpy as np  # isort: skip
 
 keras.utils.set_random_seed(1)
 images = np.random.default_rng(1).normal(size=(4000, 8, 8, 1)).astype("float32")

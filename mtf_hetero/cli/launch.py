@@ -16,6 +16,7 @@ Exit codes: that of the command; 2 for a wrong flag or a worker that does not st
 import argparse
 import contextlib
 import dataclasses
+import difflib
 import itertools
 import os
 import shlex
@@ -27,6 +28,7 @@ from collections.abc import Sequence
 from types import FrameType
 
 from mtf_hetero._support import command_line, files
+from mtf_hetero._support.schema import nearest_text
 from mtf_hetero.cli.train import leaving
 from mtf_hetero.cluster import launcher, tunnel
 from mtf_hetero.cluster.launcher import Host, LaunchedWorkers
@@ -118,6 +120,11 @@ def _check(arguments: argparse.Namespace, command: Sequence[str]) -> None:
     for name in ("ssh", "python"):
         if not shlex.split(getattr(arguments, name)):
             raise ValueError(f"--{name} is empty; give a command, or leave it out")
+    _check_command(command)
+
+
+def _check_command(command: Sequence[str]) -> None:
+    """Find mistakes in the command before any worker starts."""
     if not command:
         raise ValueError("no command is given; write it after --, as in mtf-hetero launch --hosts=a,b -- train")
     if command[0] not in _COMMANDS:
@@ -125,6 +132,24 @@ def _check(arguments: argparse.Namespace, command: Sequence[str]) -> None:
     for flag in command[1:]:
         if flag.lstrip("-").partition("=")[0] in ("workers", "local_cluster"):
             raise ValueError(f"the command has {flag!r}, but launch names the workers; remove it")
+    if command[0] == "train":
+        _check_training_flags(command[1:])
+
+
+def _check_training_flags(arguments: Sequence[str]) -> None:
+    """Find a flag that a training does not have."""
+    from absl import flags
+
+    import mtf_hetero.cli.train.__main__  # noqa: F401 - it defines the flags
+
+    for argument in itertools.takewhile("--".__ne__, arguments):
+        name = argument.lstrip("-").partition("=")[0]
+        is_flag = argument.startswith("-") and name[:1].isalpha()  # a number such as -1 is a value
+        if is_flag and not {name, name.removeprefix("no")} & {*flags.FLAGS, "h"}:
+            nearest = nearest_text(difflib.get_close_matches(name, [*flags.FLAGS], n=2))
+            raise ValueError(
+                f"the command has --{name}, which train does not know{nearest}; see mtf-hetero train --help"
+            )
 
 
 def _variables(arguments: argparse.Namespace) -> dict[str, str]:

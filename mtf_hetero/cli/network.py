@@ -32,7 +32,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def check_flags(arguments: argparse.Namespace) -> None:
-    """Find mistakes before TensorFlow is loaded, which takes seconds, and fill in what is not given.
+    """Find mistakes before TensorFlow is loaded, which takes seconds.
 
     Raises:
       ValueError: a wrong flag.
@@ -43,15 +43,19 @@ def check_flags(arguments: argparse.Namespace) -> None:
             for of_model in ("batch_size", "image_size", "optimizer"):
                 if getattr(arguments, of_model) is not None:
                     raise ValueError(f"--{of_model} is of a --model, but there is --{flag}; remove one of the two")
-    if arguments.batch_size is None:
-        arguments.batch_size = _BATCH_SIZE
-    if arguments.optimizer is None:
-        arguments.optimizer = _OPTIMIZER
-    if arguments.batch_size > MOST_WHOLE:
+    if arguments.batch_size is not None and arguments.batch_size > MOST_WHOLE:
         raise ValueError(f"--batch_size is {shorten(arguments.batch_size)}; it must be at most {MOST_WHOLE}")
     for flag in ("batch_size", "image_size"):
         if (value := getattr(arguments, flag)) is not None and value <= 0:
             raise ValueError(f"--{flag} is {value!r}; it must be greater than zero")
+
+
+def fill_in(arguments: argparse.Namespace) -> None:
+    """Set the defaults of the flags of a model that were not given."""
+    if arguments.batch_size is None:
+        arguments.batch_size = _BATCH_SIZE
+    if arguments.optimizer is None:
+        arguments.optimizer = _OPTIMIZER
 
 
 def flags(arguments: argparse.Namespace) -> str:

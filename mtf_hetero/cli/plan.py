@@ -82,6 +82,7 @@ def _parse(argv: Sequence[str] | None, program: str) -> argparse.Namespace:
 def _check(arguments: argparse.Namespace) -> None:
     """Find mistakes before TensorFlow is loaded, which takes seconds."""
     network_lib.check_flags(arguments)
+    network_lib.fill_in(arguments)
     if not arguments.seconds > 0:
         raise ValueError(f"--seconds is {arguments.seconds!r}; it must be greater than zero")
     for flag, check in (("save", command_line.check_output), ("picture", figures.check_output)):
@@ -100,10 +101,8 @@ def _of_flag(flag: str, value: str | None, read: Callable[[str], T]) -> T | None
 def _machines(arguments: argparse.Namespace) -> "Machines":
     """Return the devices that the flags name."""
     if arguments.devices is not None:
-        for flag in ("link", "inner_link"):
-            _of_flag(flag, getattr(arguments, flag), links.parse_link)
-        devices = functools.partial(devices_file.parse_devices, link=arguments.link, inner_link=arguments.inner_link)
-        found = _of_flag("devices", arguments.devices, devices)
+        given = {flag: _of_flag(flag, getattr(arguments, flag), links.parse_link) for flag in ("link", "inner_link")}
+        found = _of_flag("devices", arguments.devices, functools.partial(devices_file.parse_devices, **given))
         assert found is not None
         return found
     for flag in ("link", "inner_link"):
@@ -116,11 +115,11 @@ def _plan(arguments: argparse.Namespace) -> str:
     """Return the verdict and the tables of the plan, and save and draw the plan."""
     _check(arguments)
     machines = _machines(arguments)
-    with command_line.capture_stderr():
-        from mtf_hetero.planner import answering
+    with SearchStatus("building the network", quiet=arguments.quiet) as status:
+        with command_line.capture_stderr():
+            from mtf_hetero.planner import answering
 
-        network = network_lib.find(arguments)
-    with SearchStatus(quiet=arguments.quiet) as status:
+            network = network_lib.find(arguments)
         shown = {"progress": status.report, "enter": status.enter, "hint": _HINT}
         planned = answering.answer(network, machines, explains=arguments.explain, seconds=arguments.seconds, **shown)
     parts = [planned.text]

@@ -121,6 +121,7 @@ def _save(machines: Machines, path: str) -> None:
 def _check(arguments: argparse.Namespace) -> None:
     """Find mistakes before TensorFlow is loaded, which takes seconds."""
     network_lib.check_flags(arguments)
+    network_lib.fill_in(arguments)
     if arguments.port is not None and not (arguments.workers and arguments.port in PORTS):
         raise ValueError(f"--port is {arguments.port}; it must be from 1 to 65535, and only --workers uses it")
     if arguments.save is not None:
@@ -168,8 +169,9 @@ def _report(arguments: argparse.Namespace) -> str:
     notes = [*shared, *["measured before: --fresh measures again"] * is_known]
     lines = [table(machines, speeds), *[""] * bool(notes), *notes, ""]
     lines.append(f"speeds: --devices={','.join(machines.names)} --list_speed={shares}")
-    if arguments.save is not None:
-        lines.append(f"next: mtf-hetero plan {network_lib.flags(arguments)} --simulate={arguments.save}")
+    saved = arguments.save or "devices.json"
+    hint = "" if arguments.save else f" (after profile --save={saved})"
+    lines.append(f"next: mtf-hetero plan {network_lib.flags(arguments)} --simulate={saved}{hint}")
     return shorten("\n".join(lines)) + "\n"
 
 

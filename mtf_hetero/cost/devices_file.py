@@ -25,7 +25,7 @@ from typing import Any, TypeAlias
 from mtf_hetero._support import loading
 from mtf_hetero._support.schema import Many, Number, OrWords, Record, Table, Text
 from mtf_hetero.cost.kinds import EFFICIENCY, KINDS, KindName
-from mtf_hetero.cost.links import LINK_FIELDS, LINK_VALUE, LINKS, Link
+from mtf_hetero.cost.links import LINK_FIELDS, LINK_VALUE, LINKS, RATE, SECONDS, Link
 from mtf_hetero.cost.machines import LINK, Machine, Machines
 
 _PEAKS = MappingProxyType(  # {entry: (the rate of which it is a peak, the part that a step reaches)}
@@ -39,11 +39,10 @@ _INNER = "pcie4"  # between devices of one machine, if nobody names another link
 _WORDS = re.compile(r"(?:(?P<name>[^=]+)=)?\s*(?:(?P<count>\d+)\s*[x*]\s*)?(?P<kind>.+)", re.IGNORECASE)
 
 MOST_DEVICES = 10_000
-_RATE, _SECONDS = Number(least=1, of_text=True), Number(least=0, most=1e6, of_text=True)
 _NUMBERS: Mapping[str, Number] = {  # of a Machine
-    **dict.fromkeys(("flops_per_second", "bytes_per_second", "memory_bytes"), _RATE),
+    **dict.fromkeys(("flops_per_second", "bytes_per_second", "memory_bytes"), RATE),
     "alone_factor": Number(least=1e-3, most=1e3, of_text=True),
-    **dict.fromkeys(("operation_seconds", "seconds_per_byte", "seconds_per_message"), _SECONDS),
+    **dict.fromkeys(("operation_seconds", "seconds_per_byte", "seconds_per_message"), SECONDS),
     "granule": Number(integer=True, least=1, most=1e6, of_text=True),
 }
 _DEVICE = {
@@ -52,7 +51,7 @@ _DEVICE = {
     "machine": Text(least=1, of_number=True),
     "count": Number(integer=True, least=1, most=MOST_DEVICES),
     **_NUMBERS,
-    **dict.fromkeys(_PEAKS, _RATE),
+    **dict.fromkeys(_PEAKS, RATE),
     "factors": Table(Number(least=0, most=1e6, of_text=True), "an object, {kind of operation: factor}"),
 }
 _ENDS = {"from": Text(least=1, of_number=True), "to": Text(least=1, of_number=True)}
@@ -78,7 +77,7 @@ SCHEMA = Record(
         "link": LINK_VALUE,
         "inner_link": LINK_VALUE,
         "links": Many(Record({**_ENDS, **LINK_FIELDS})),
-        "step_seconds": _SECONDS,
+        "step_seconds": SECONDS,
     },
     optional=["link", "inner_link", "links", "step_seconds"],
 )
@@ -128,13 +127,13 @@ def convert_to_machines(value: object) -> Machines:
     return Machines(tuple(named), link, links, value.get("step_seconds", 0.0), _assumptions(value, named, links))
 
 
-def parse_devices(text: str, link: str | None = None, inner_link: str | None = None) -> Machines:
+def parse_devices(text: str, link: str | Link | None = None, inner_link: str | Link | None = None) -> Machines:
     """Return devices that a user names in words.
 
     Args:
       text: kinds with commas between them, "2 x RTX 3090, GTX 1080 Ti"; a semicolon begins another machine. A device
         may have a name: "gpu:0=RTX 3090".
-      link: between devices, or between machines, as of `links.parse_link`; None: 10 Gbit/s.
+      link: between devices, or between machines; or its words, as of `links.parse_link`; None: 10 Gbit/s.
       inner_link: between the devices of a machine; None: PCIe 4.0 with 16 lanes.
 
     Raises:
@@ -148,7 +147,7 @@ def parse_devices(text: str, link: str | None = None, inner_link: str | None = N
     if len(groups) > 1:
         groups = [[{**entry, "machine": str(number)} for entry in group] for number, group in enumerate(groups)]
     given = {"link": link, "inner_link": inner_link}
-    value = {name: words for name, words in given.items() if words is not None}
+    value = {name: dataclasses.asdict(x) if isinstance(x, Link) else x for name, x in given.items() if x is not None}
     return convert_to_machines({"devices": list(itertools.chain(*groups)), **value})
 
 

@@ -96,6 +96,6 @@ def parse_link(text: str) -> Link:
     )
 
 
-_SECONDS = Number(least=0, most=1e6, of_text=True)
-LINK_FIELDS = {"latency_seconds": _SECONDS, "bytes_per_second": Number(least=1, of_text=True)}
+SECONDS, RATE = Number(least=0, most=1e6, of_text=True), Number(least=1, of_text=True)  # in a file of devices
+LINK_FIELDS = {"latency_seconds": SECONDS, "bytes_per_second": RATE}
 LINK_VALUE = OrWords(Record(LINK_FIELDS), lambda text: dataclasses.asdict(parse_link(text)), "pcie4 or 10Gbit/s")

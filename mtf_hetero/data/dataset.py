@@ -54,6 +54,11 @@ class Dataset:
     statistics_images: int = STATISTICS_IMAGES
     known_statistics: tuple[Sequence[float], Sequence[float]] | None = None
 
+    def __str__(self) -> str:
+        shape = " x ".join(map(str, self.image_shape))
+        counts = f"{self.train_size:,} training and {self.test_size:,} test images"
+        return f"{self.name}: {counts} of {shape}, {self.classes} classes"
+
     @functools.cached_property
     def statistics(self) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard deviation per channel of up to 10,000 training images, scaled to [0, 1]."""

@@ -13,7 +13,7 @@ from mtf_hetero._support.ops import graph_cache
 if TYPE_CHECKING:
     from mtf_hetero._compat import OpDef
 
-OPEN_SHAPE = "gives a tensor whose shape depends on the data; give it a fixed shape"
+OPEN_SHAPE = "gives a tensor whose shape depends on the data; give it a fixed shape, by a sum or tf.ensure_shape"
 STRINGS = "works on strings, which no device divides; do it where the data are prepared"
 _DEFINITIONS: dict[str, "OpDef"] = {}  # by type
 

@@ -59,6 +59,10 @@ def _divide(axis: int, total: int, weights: tuple[float, ...]) -> _Division:
     return _Division(axis, partition.split_among_positive(total, weights))
 
 
+def _count_numbers(numbers: Sequence[object]) -> str:
+    return f"{len(numbers)} number{'s' * (len(numbers) != 1)}"
+
+
 @dataclasses.dataclass(frozen=True)
 class Layout:
     """The places of a graph's tensors on a mesh of processors.
@@ -116,8 +120,8 @@ class Layout:
             count = self.mesh_shape[self._axis_names.index(axis)][1]
             if len(shares) != count:
                 raise ValueError(
-                    f"shares of mesh axis {axis!r} are {list(shares)}: {len(shares)} numbers for {count} processors; "
-                    "give one per processor"
+                    f"shares of mesh axis {axis!r} are {list(shares)}: {_count_numbers(shares)} for {count} "
+                    "processors; give one per processor"
                 )
             partition.check_shares(shares, name=f"shares of mesh axis {axis!r}", remedy=_NO_SHARE)
 
@@ -132,8 +136,8 @@ class Layout:
             name, count = self.mesh_shape[axis]
             if len(sizes) != count:
                 raise ValueError(
-                    f"sizes of dimension {dim!r} are {list(sizes)}: {len(sizes)} numbers for the {count} processors "
-                    f"of mesh axis {name!r}; give one per processor"
+                    f"sizes of dimension {dim!r} are {list(sizes)}: {_count_numbers(sizes)} for the {count} "
+                    f"processors of mesh axis {name!r}; give one per processor"
                 )
             kinds = set(map(type, sizes))  # of thousands of processors, too
             are_integers = all(issubclass(kind, numbers.Integral) and not issubclass(kind, bool) for kind in kinds)

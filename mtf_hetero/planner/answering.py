@@ -80,7 +80,7 @@ def answer(
       explains: whether to say when devices that are not used would pay off.
       seconds: limit of a search that is short of memory.
       progress: as of `Planner.find`.
-      enter: called with what is done after the search, when it begins.
+      enter: called with what is done next, when it begins: the search, and what follows it.
       hint: a line, if devices are left out and nothing explains why.
 
     Raises:
@@ -90,6 +90,7 @@ def answer(
     with tf.Graph().as_default():
         graph = network.build()
         planner = Planner(graph)
+        enter("searching for a layout")
         try:
             options = {"planner": planner, "seconds": seconds, "progress": progress}
             found = fitting.find_fitting(network.build, machines, **options)

@@ -45,6 +45,11 @@ class Candidate:
         """Return whether each device has the memory that it needs."""
         return self.memory_use <= 1
 
+    @property
+    def different_sizes(self) -> int:
+        """The number of different vectors of sizes of the split dimensions; 0 if nothing is split."""
+        return len({sizes for _, sizes in self.layout.sizes})
+
     def used_devices(self) -> tuple[str, ...]:
         """Return the names of the devices that have a part of something; of several, none where nothing is split."""
         vectors = [(self.layout.axis_of(name) or 0, sizes) for name, sizes in self.layout.sizes]

@@ -51,6 +51,7 @@ def explain(
 ) -> tuple[LayerAlternatives, ...]:
     """Return by how much a step would be longer if each layer in turn were split in each other way.
 
+    A dimension that other layers share, such as the batch of a Keras model, is not split otherwise: no layer alone can.
     The sizes are those that the same dimension has under another name in the plan, so that neighbours fit together, and
     else in proportion to the devices' speeds. "On one device" is on the fastest. Memory is not looked at.
     On a mesh of two axes, over whichever of them is quicker, and no layer on one device.
@@ -114,6 +115,8 @@ class _Explainer:
             if alternative == chosen:
                 seconds[alternative] = 0.0
                 continue
+            if alternative == WHOLE and layer.along not in own:
+                continue  # other layers share the dimension
             ways = [way for way in self._ways(layer.name, alternative) if self._space.is_allowed(rest | way)]
             if len(ways) > 1:
                 ways = [min(ways, key=lambda way: self._cost(own, rest | way))]
@@ -137,7 +140,8 @@ class _Explainer:
         if alternative == WHOLE:
             yield {}
             return
-        kinds = self._products[layer][1]
+        mine = set(self._own(layer))
+        kinds = {name: kind for name, kind in self._products[layer][1].items() if name in mine}
         space = [name for name, kind in kinds.items() if kind == roles.SPACE]
         for name, kind in kinds.items():
             if name in space[1:]:

@@ -24,8 +24,10 @@ from mtf_hetero.planner.search import NoAssignmentError
 
 MOST_DEVICES = 16  # of a plan that is lowered; of more, the search's estimate remains
 _ROUNDS = 5
-_AMPLE = 1.5  # times what a step needs
-_CLOSE, _MARGIN = 0.05, 0.97  # of a batch: how far one that fits and one that does not may differ, and a first guess
+_AMPLE, _AMPLE_ALONE = 1.5, 1.2  # times what a step needs; on one device, which a sketch estimates best
+_PROBES = 4  # batches that are searched, until one fits
+_MARGIN = 0.9  # of the memory, for a search whose plan is to fit at once
+_ROUNDED = 0.97  # of the batch for that memory: sizes are integers, and no device is filled exactly
 _SLACK = 0.98  # of a limit that is asked for again
 
 Build = Callable[[], mtf.Graph]
@@ -50,7 +52,7 @@ class ShortOfMemoryError(NoAssignmentError):
     Args:
       nearest: the plan whose device most short of memory lacks least.
       machines: all devices.
-      batch_size: the largest one that was found to fit; None: none was looked for.
+      batch_size: one that fits, near the largest; 0: a single example does not fit; None: none was found.
     """
 
     def __init__(self, nearest: Plan, machines: Machines, batch_size: int | None = None) -> None:
@@ -61,15 +63,19 @@ class ShortOfMemoryError(NoAssignmentError):
             limit = machines.devices[numbers[0]].memory_bytes
             has = "no limit" if limit is None else bytes_text(limit)
             texts[name] = f"{bytes_text(bytes_)} on {name} ({has})"
+        remedies = {
+            None: "add devices, or use a smaller batch",
+            0: "add devices, or use a smaller network: a batch of 1 does not fit either",
+        }
         super().__init__(
-            f"no layout of the step fits the devices' memory; the nearest needs {', '.join(texts.values())}; add "
-            f"devices, or use {'a smaller batch' if batch_size is None else f'a batch of {batch_size}, which fits'}"
+            f"no layout of the step fits the devices' memory; the nearest needs about {', '.join(texts.values())}; "
+            + remedies.get(batch_size, f"add devices, or use a batch of {batch_size}, which fits")
         )
 
 
 def checked(plan: Plan, build: Build, machines: Machines) -> Plan:
-    """Return the plan, with its memory by the lowered graph if a device may be short of it; as of `estimated`."""
-    return plan if _is_ample(plan, machines) else estimated(plan, build)
+    """Return the plan, with its memory by the lowered graph if one of its devices may be short of it."""
+    return plan if _is_ample(plan, machines.by_name(plan.devices)) else estimated(plan, build)
 
 
 def _is_ample(plan: Plan, machines: Machines) -> bool:
@@ -78,7 +84,8 @@ def _is_ample(plan: Plan, machines: Machines) -> bool:
     The sketch of a part of it does not tell: it is of the moment when the whole step needs most, and a device with a
     small part of that may need most at another moment.
     """
-    whole = _AMPLE * sum(plan.memory_bytes)
+    times = _AMPLE if len(machines.devices) > 1 else _AMPLE_ALONE
+    whole = times * sum(plan.memory_bytes)
     return all(machine.memory_bytes is None or whole <= machine.memory_bytes for machine in machines.devices)
 
 
@@ -133,7 +140,7 @@ def find_fitting(
         try:
             planner.find(allowed, names=names, seconds=seconds, progress=progress, accepts=accepts)
         except TooLargeError as error:
-            nearest = nearest or estimated(error.nearest, build)
+            nearest = nearest or error.nearest
             break
         if fits(tried[-1][1], machines):
             return tried[-1][1]
@@ -150,7 +157,10 @@ def find_fitting(
 def largest_batch(
     build_with: Callable[[int], Build], batch_size: int, machines: Machines, nearest: Plan, *, seconds: float = 60.0
 ) -> int | None:
-    """Return a batch size for which a layout fits, about the largest one; None: none was found in time.
+    """Return a batch size for which a layout fits, near the largest; 0: one example is too many; None: none was found.
+
+    The search for a batch leaves a tenth of the memory free, and looks at simple layouts, whose memory is predicted
+    best. So the first batch usually fits.
 
     Args:
       build_with: returns the function that builds a step with a batch size, as of `estimated`.
@@ -159,26 +169,50 @@ def largest_batch(
       nearest: the plan for it that lacks least.
       seconds: limit.
     """
-    low, high, plan = 0, batch_size, nearest
-    probe = _scaled(batch_size, plan, machines)
+    limits = {machine.name: machine.memory_bytes for machine in machines.devices if machine.memory_bytes is not None}
+    probe, sketched, margin = batch_size, nearest, _MARGIN
     with deadline.within(seconds), contextlib.suppress(deadline.OutOfTimeError):
-        while low < probe < high and high - low > _CLOSE * high:
-            deadline.check()
+        for _ in range(_PROBES):
+            short = machines.with_memory({name: margin * limit for name, limit in limits.items()})
+            probe = _scaled(probe, sketched, short)
+            build = build_with(probe)
+            with tf.Graph().as_default():
+                planner = Planner(build())
             try:
-                plan = find_fitting(build_with(probe), machines, seconds=seconds)
-                low = probe
-            except ShortOfMemoryError as error:
-                plan, high = error.nearest, probe
-            probe = _scaled(probe, plan, machines)
-            if low and not low < probe < high:
-                probe = (low + high) // 2
-    return low or None
+                sketched = _simplest(planner, short, seconds)
+                plan = checked(sketched, build, machines)
+                if fits(plan, machines):
+                    return probe
+                pairs = zip(sketched.memory_bytes, plan.memory_bytes, strict=True)
+                margin = min(margin, _SLACK * min(believed / needed for believed, needed in pairs if needed))
+            except TooLargeError as error:
+                sketched = error.nearest
+            if probe == 1:
+                return 0
+            deadline.check()
+    return None
+
+
+def _simplest(planner: Planner, machines: Machines, seconds: float) -> Plan:
+    """Return the plan that splits all in the likest proportions, by rejecting the fastest one if it is another."""
+    asked: list[Plan] = []
+
+    def is_second(plan: Plan) -> bool:
+        asked.append(plan)
+        return len(asked) > 1
+
+    return planner.find(machines, seconds=seconds, refines=False, accepts=is_second)
 
 
 def _scaled(batch_size: int, plan: Plan, machines: Machines) -> int:
-    """Return the batch size that all devices together should have memory for, by a plan for another one."""
-    limits = [machine.memory_bytes or math.inf for machine in machines.devices]
-    return int(batch_size * _MARGIN * sum(limits) / sum(plan.memory_bytes))
+    """Return a smaller batch size that the devices together have the memory for, by a plan for a larger one.
+
+    The memory of a step is a constant, about the parameters on each device, and a multiple of the batch size.
+    """
+    limits = [machine.memory_bytes or math.inf for machine in machines.by_name(plan.devices).devices]
+    constant = min(int(plan.provenance["parameters_bytes"]) * len(limits), sum(plan.memory_bytes) // 2)
+    fraction = (sum(limits) - constant) / (sum(plan.memory_bytes) - constant)
+    return max(1, int(min(batch_size - 1, _ROUNDED * batch_size * fraction)))
 
 
 def repeated_search(graph: mtf.Graph, build: Build, machines: Machines, plan: Plan) -> Search:

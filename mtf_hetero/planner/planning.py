@@ -229,7 +229,9 @@ class _Finder:
         plan = self._beside(best, fastest, alone)
         if self._accepts(plan):
             return plan
-        simplest = min(fastest, key=lambda candidate: len({sizes for _, sizes in candidate.layout.sizes}) or math.inf)
+        simplest = min(fastest, key=lambda candidate: candidate.different_sizes or math.inf)
+        if simplest.different_sizes == best.different_sizes:  # its memory is predicted no better
+            return plan
         simple = self._beside(simplest, fastest, alone)
         return simple if self._accepts(simple) else plan
 

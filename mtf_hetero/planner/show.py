@@ -3,6 +3,7 @@
 import io
 import itertools
 import math
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -20,13 +21,18 @@ _UNLIMITED = 10_000
 _WHOLE = "whole on each"
 _MOST_SIZES = 8  # that are written one by one
 _MOST_SPLIT = 26  # characters of a line of what is split, where there is little room
-_MOST_NAME = 30  # characters of a layer's name
+_MOST_NAME, _LEAST_NAME = 30, 20  # characters of a layer's name, and where there is little room
 _WAYS = {WHOLE: "whole", ONE: "on one\ndevice", **{way: f"by\n{way}" for way in roles.KINDS}}
 _HOW_TO_READ = """\
 The step would take so many ms more (+) or less (-) if this layer alone were
-split in another way. *: the plan. -: not possible. whole: all of it on each
-device. outputs: filters, units. inputs: channels. busy: what the slowest device
-computes. sends: how long that takes by itself."""
+split in another way. *: the plan. -: not possible, also because other layers
+share the dimension, such as a batch. whole: all of it on each device. outputs:
+filters, units. inputs: channels. busy: what the slowest device computes. sends:
+how long that takes by itself."""
+_NO_OTHER_WAY = """\
+No layer can be split in another way by itself: layers share the dimensions that
+are split, such as the batch. busy: what the slowest device computes. sends: how
+long that takes by itself."""
 
 
 def table(plan: Plan) -> str:
@@ -46,21 +52,21 @@ def table(plan: Plan) -> str:
     else:
         groups = of_one_split(layers)
     rows = []
-    for group in groups:
+    for _, alike in itertools.groupby(groups, key=lambda group: _split_text(group, splits, plan)):
+        group = [layer for like in alike for layer in like]
         seconds = [math.fsum(of_device) for of_device in zip(*(layer.seconds for layer in group), strict=True)]
-        name = _shortened(span_text([layer.name for layer in group])) + (f" ({len(group)})" if len(group) > 1 else "")
-        rows.append((name, _split_text(group, splits), seconds, sum(sum(layer.sent_bytes) for layer in group)))
+        rows.append(
+            (_span(group), _split_text(group, splits, plan), seconds, sum(sum(layer.sent_bytes) for layer in group))
+        )
     if len(rows) > 1:
         seconds = [math.fsum(of_device) for of_device in zip(*(row[2] for row in rows), strict=True)]
         rows.append((f"all ({len(layers)})", "", seconds, sum(row[3] for row in rows)))
 
     def drawn(columns: Sequence[tuple[str, tuple[int, ...]]], gap: int, most: int | None) -> str:
         drawing = _rows(["layers", "split", *(f"{name}\nms" for name, _ in columns), "sent\nMB"], left=(0, 1), gap=gap)
-        if most is not None:
-            drawing.columns[1].max_width, drawing.columns[1].no_wrap = most, False
         for name, split, seconds, sent in rows:
             times = [_range_text([seconds[number] for number in numbers]) for _, numbers in columns]
-            drawing.add_row(name, split, *times, f"{sent / 1e6:.3g}" if sent else "")
+            drawing.add_row(name, _broken(split, most), *times, number_text(sent / 1e6) if sent else "")
         return _printed(drawing)
 
     ways = itertools.product(_columns(plan.devices), ((2, None), (2, _MOST_SPLIT), (1, _MOST_SPLIT)))
@@ -76,7 +82,7 @@ def _columns(devices: Sequence[str]) -> Iterator[list[tuple[str, tuple[int, ...]
 
 
 def _range_text(seconds: Sequence[float]) -> str:
-    least, most = (f"{each * 1e3:.3g}" for each in (min(seconds), max(seconds)))
+    least, most = (number_text(each * 1e3) for each in (min(seconds), max(seconds)))
     return most if least == most else f"{least} to {most}"
 
 
@@ -89,21 +95,82 @@ def _first_that_fits(texts: Iterable[str]) -> str:
     return text
 
 
+def number_text(value: float, sign: str = "") -> str:
+    """Return a number with three digits, and without an exponent.
+
+    Example:
+      >>> number_text(1234.5), number_text(0.06789), number_text(1e-6), number_text(1234.5, "+")
+      ('1230', '0.0679', '<0.001', '+1230')
+    """
+    if 0 < abs(value) < 5e-4:
+        return "<0.001"
+    text = f"{value:{sign}.3g}"
+    return f"{float(text):{sign}.0f}" if "e" in text else text
+
+
 def _shortened(name: str, most: int = _MOST_NAME) -> str:
-    half = (most - 3) // 2
-    return name if len(name) <= most else f"{name[:half]}...{name[-half:]}"
+    """Return a name without the parts in its middle, if it is long: most of the end is kept, which tells layers apart.
+
+    Example:
+      >>> _shortened("convnext_base_stage_2_block_14_pointwise_conv_1")
+      'convnext...14_pointwise_conv_1'
+    """
+    if len(name) <= most:
+        return name
+    first, *parts = re.findall(r"[^/_]*[/_]?", name)[:-1]
+    head = first.rstrip("/_")[: most // 3]
+    tail = ""
+    for part in reversed(parts):
+        if len(head) + 3 + len(part) + len(tail) > most:
+            break
+        tail = part + tail
+    tail = tail or name[-(most - 3 - len(head)) :]
+    return f"{head}...{tail}"
 
 
-def _split_text(group: Sequence[LayerPlan], splits: Mapping[str, str]) -> str:
+def _span(group: Sequence[LayerPlan]) -> str:
+    """Return the names of consecutive layers: the first and the last, on two lines if they are long."""
+    ends = span_text([_shortened(layer.name) for layer in (group if len(group) == 1 else (group[0], group[-1]))])
+    text = f"{ends} ({len(group)})" if len(group) > 1 else ends
+    return text if len(text) <= _MOST_NAME + len(" (100)") else text.replace(" to ", " to\n", 1)
+
+
+def _broken(text: str, most: int | None) -> str:
+    """Return a text in lines of at most so many characters where that is possible: it is cut at spaces, and after +."""
+    if most is None:
+        return text
+    lines = [""]
+    for piece in re.findall(r"[^ +]*[ +]?", text):
+        if lines[-1] and len(lines[-1] + piece.rstrip()) > most:
+            lines.append("")
+        lines[-1] += piece
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _split_text(group: Sequence[LayerPlan], splits: Mapping[str, str], plan: Plan) -> str:
     """Return what is split of layers that are split alike: with the sizes, or percentages where these differ."""
     texts = {splits[layer.name] for layer in group}
     if len(texts) == 1:
         return texts.pop()
-    names = ", ".join(dict.fromkeys(layer.along.rpartition("/")[2] for layer in group))
+    names = ", ".join(dict.fromkeys(_dimension_text(layer.along, layer) for layer in group))
     first, *more = (layer.split[layer.along] for layer in group)
     if all(sizes == first for sizes in more):
-        return f"{names} {sizes_text(first)}"
-    return f"{names} {sizes_text([round(100 * size / sum(first)) for size in first])} %"
+        return f"{names} {_sizes_on(first, plan)}"
+    percentages = [round(100 * size / sum(first)) for size in first]
+    return f"{names} {_sizes_on(percentages, plan)}{'' if 100 in percentages else ' %'}"
+
+
+def _sizes_on(sizes: Sequence[int], plan: Plan) -> str:
+    """Return sizes as text, or the only device that has any."""
+    holders = [number for number, size in enumerate(sizes) if size]
+    is_one = len(holders) == 1 and len(sizes) == len(plan.devices)
+    return f"on {shorten(plan.devices[holders[0]])}" if is_one else sizes_text(sizes)
+
+
+def _dimension_text(name: str, layer: LayerPlan) -> str:
+    """Return a dimension without the name of a layer; the number of an axis says nothing, so its role stands for it."""
+    short = name.rpartition("/")[2]
+    return layer.kind if short.isdecimal() and name == layer.along else short
 
 
 def comparison_table(plan: Plan, measured: Mapping[str, Sequence[float]], step_seconds: float) -> str:
@@ -131,7 +198,7 @@ def comparison_table(plan: Plan, measured: Mapping[str, Sequence[float]], step_s
         for name, pair in lines.items():
             if any(map(any, pair)):
                 both = [max(of_name[number] for number in numbers) for _, numbers in columns for of_name in pair]
-                drawing.add_row(_shortened(name), *(f"{seconds * 1e3:.3g}" for seconds in both))
+                drawing.add_row(_shortened(name), *(number_text(seconds * 1e3) for seconds in both))
         return _printed(drawing)
 
     text = _first_that_fits(map(drawn, _columns(plan.devices)))
@@ -140,19 +207,24 @@ def comparison_table(plan: Plan, measured: Mapping[str, Sequence[float]], step_s
 
 
 def alternatives(layers: Sequence[LayerAlternatives]) -> str:
-    """Return a table of layers and ways to split them: by how many ms a step would be longer; and how to read it."""
+    """Return a table of layers and ways to split them: by how many ms a step would be longer; and how to read it.
+
+    If no layer has another way, the table has only the way of the plan.
+    """
     shown = [way for way in ALTERNATIVES if any(layer.seconds[way] is not None for layer in layers)]
+    has_other_ways = any(layer.seconds[way] is not None for layer in layers for way in shown if way != layer.chosen)
+    heads = list(map(_WAYS.__getitem__, shown)) if has_other_ways else ["split"]
 
     def drawn(gap: int, most: int) -> str:
-        drawing = _rows(["layer", "busy\nms", "sends\nms", *map(_WAYS.__getitem__, shown)], gap=gap)
+        drawing = _rows(["layer", "busy\nms", "sends\nms", *heads], gap=gap)
         for layer in layers:
             planned = (layer.compute_seconds, layer.sending_seconds)
-            cells = [*(f"{_ms(s):.3g}" for s in planned), *(_difference(layer, way) for way in shown)]
-            drawing.add_row(_shortened(layer.name, most), *cells)
+            ways = [_difference(layer, way) for way in shown] if has_other_ways else [f"by {layer.chosen}"]
+            drawing.add_row(_shortened(layer.name, most), *(number_text(_ms(s)) for s in planned), *ways)
         return _printed(drawing)
 
-    text = _first_that_fits(itertools.starmap(drawn, [(2, _MOST_NAME), (1, _MOST_NAME), (1, _MOST_NAME // 2)]))
-    return f"{text}\n\n{_HOW_TO_READ}"
+    text = _first_that_fits(itertools.starmap(drawn, [(2, _MOST_NAME), (1, _MOST_NAME), (1, _LEAST_NAME)]))
+    return f"{text}\n\n{_HOW_TO_READ if has_other_ways else _NO_OTHER_WAY}"
 
 
 def costs(layers: Sequence[LayerCost]) -> str:
@@ -161,7 +233,7 @@ def costs(layers: Sequence[LayerCost]) -> str:
     whole = total(layers)
     for layer in (*layers, whole):
         part = layer.seconds / whole.seconds
-        cells = f"{layer.seconds * 1e3:.3g}", f"{part:.1%}".removesuffix("%"), layer.limit
+        cells = number_text(layer.seconds * 1e3), f"{part:.1%}".removesuffix("%"), layer.limit
         drawing.add_row(_shortened(layer.name), *cells)
     return _printed(drawing)
 
@@ -182,7 +254,7 @@ def _difference(layer: LayerAlternatives, way: str) -> str:
     seconds = layer.seconds[way]
     if way == layer.chosen:
         return "0 *"
-    return "-" if seconds is None else f"{_ms(seconds):+.3g}"
+    return "-" if seconds is None else number_text(_ms(seconds), "+")
 
 
 def _ms(seconds: float) -> float:
@@ -213,11 +285,16 @@ def _printed(rows: object) -> str:
 
 
 def _split(layer: LayerPlan, plan: Plan) -> str:
-    """Return what is split of a layer, without its own prefix; names with the same sizes and axis together."""
+    """Return what is split of a layer; names with the same sizes and axis together.
+
+    On one axis, that is the dimension along which the layer's product is divided. Other tensors may lie otherwise.
+    """
+    is_told = len(plan.layout.mesh_shape) == 1 and layer.along in layer.split
     names: dict[tuple[str, str], dict[str, None]] = {}
     for name, sizes in layer.split.items():
-        short = name.removeprefix(f"{layer.name}/")
-        names.setdefault((sizes_text(sizes), _axis_text(name, plan.layout)), {})[short] = None
+        if name == layer.along or not is_told:
+            text = _sizes_on(sizes, plan), _axis_text(name, plan.layout)
+            names.setdefault(text, {})[_dimension_text(name, layer)] = None
     whole = _WHOLE if len(plan.devices) > 1 else ""
     return "; ".join(f"{', '.join(own)} {sizes}{axis}" for (sizes, axis), own in names.items()) or whole
 

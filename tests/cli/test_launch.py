@@ -220,6 +220,7 @@ MISTAKES = [
     ("--hosts=a -- python", "the command is 'python'; it must be one of train, evaluate, predict, profile, devices"),
     ("--hosts=a -- train --workers=a:1", "the command has '--workers=a:1', but launch names the workers; remove it"),
     ("--hosts=a -- train --local_cluster 1", "the command has '--local_cluster'"),
+    ("--hosts=a -- train --modl=x", "the command has --modl, which train does not know; the nearest are model and"),
 ]
 
 

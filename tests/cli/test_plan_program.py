@@ -7,13 +7,15 @@ import pathlib
 import re
 import shlex
 import sys
+import time
 
 import pytest
 from documents import ROOT
 from training_runs import check_mistake
 
 from mtf_hetero import Layout, tf
-from mtf_hetero.cli import network
+from mtf_hetero._support import command_line
+from mtf_hetero.cli import network, search_status
 from mtf_hetero.cli import plan as program
 from mtf_hetero.cli.search_status import SearchStatus
 from mtf_hetero.cli.train.config import Config
@@ -104,13 +106,15 @@ def test_the_page_shows_what_the_command_prints(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(answering, "_LEFT_OUT_SECONDS", 600.0)
     monkeypatch.chdir(tmp_path)
     page = (ROOT / "docs" / "planning.md").read_text(encoding="utf-8")
-    in_words, of_file = re.findall(r"^mtf-hetero plan (.*)$", page, re.MULTILINE)
+    in_words, too_large, of_file = re.findall(r"^mtf-hetero plan (.*)$", page, re.MULTILINE)
     devices, *_ = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
-    first, _, third, second, *_ = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
+    first, error, third, second, *_ = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
     pathlib.Path("devices.yaml").write_text(devices)
     for command, shown in ((in_words, first), (of_file, third)):
         assert program.main(shlex.split(command)) == 0
         assert capsys.readouterr().out == shown
+    assert program.main(shlex.split(too_large)) == 2
+    assert capsys.readouterr().err.endswith(error)
     pathlib.Path("devices.yaml").write_text(V100_AND_T4)
     assert program.main(["--model=resnet18", "--batch_size=64", "--simulate=devices.yaml", "--explain"]) == 0
     assert capsys.readouterr().out.startswith(second)
@@ -140,15 +144,25 @@ def test_one_device_and_what_would_make_the_other_pay_off(devices, capsys, monke
 def test_a_terminal_shows_the_search(monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
-    with SearchStatus() as status:
+    with SearchStatus("searching") as status:
         status.report(12, 0.5)
-        assert re.fullmatch(r"searching for a layout: 0 s, 12 layouts, best 500 ms per step", status._line())
+        assert re.fullmatch(r"searching: 0 s, 12 layouts, best 500 ms per step", status._line())
         status.enter("something else")
         assert status._line() == "something else: 0 s"
     assert "something else: 0 s" in capsys.readouterr().err
-    with SearchStatus(quiet=True):
+    with SearchStatus("searching", quiet=True):
         pass
     assert capsys.readouterr().err == ""
+
+
+def test_a_log_says_what_takes_long(monkeypatch, capfd):
+    monkeypatch.setattr(search_status, "_SILENT_SECONDS", 0.05)
+    with SearchStatus("building the network") as status:
+        with command_line.capture_stderr():
+            time.sleep(0.3)
+        status.enter("searching")
+        status.report(12, 0.5)
+    assert capfd.readouterr().err == "building the network ...\n12 layouts searched in 0 s\n"
 
 
 def test_the_kinds_are_listed(capsys):
@@ -170,6 +184,7 @@ def test_devices_in_words(capsys):
 def parse_flags(*flags):
     arguments = program._parse([*flags, "--devices=V100"], program.PROGRAM)
     network.check_flags(arguments)
+    network.fill_in(arguments)
     return arguments
 
 
@@ -251,6 +266,8 @@ def test_a_dry_run_on_devices_that_are_not_here(tmp_path):
     run, said = dry_run(path, layout="filters", list_speed="3,2,1")
     assert "mesh all:3 on V100:0, V100:1, T4" in said and "conv1/filters        6 over all: 3, 2, 1" in said
     assert run.machines is not None
+    assert "\npredicted memory of each device when it needs most, in MB:\nMB  " in said
+    assert said.endswith("\n\nNothing was trained, because of --dry_run.")
     sentence = r"Split over V100:0-1, T4: [\d.]+ ms per step, ([\d.]+x \w+er than|as fast as) V100:0 alone\."
     assert re.search(sentence, " ".join(said.split()))
     assert all(re.search(rf"^{name}  +(\d+\.\d +)+\d+\.\d$", said, re.MULTILINE) for name in run.machines.names)

@@ -49,6 +49,7 @@ def test_prints_saves_and_measures_once(tmp_path, capsys, monkeypatch):
     second, _ = capsys.readouterr()
     assert first.splitlines()[:2] == second.splitlines()[:2]
     assert "measured before: --fresh measures again" in second
+    assert f"--graph={__name__}:build --simulate=devices.json (after profile --save=devices.json)\n" in second
     assert kept.read_text() == before
     assert main([*flags, "--fresh"]) == 0
     assert kept.read_text() != before

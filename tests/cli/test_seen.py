@@ -33,7 +33,8 @@ def test_rows_of_a_training_that_is_resumed(tmp_path, capfd):
     assert list(busy["busy_seconds"]) == CPUS.split(",")
     assert all(0 < seconds <= busy["step_seconds"] for seconds in busy["busy_seconds"].values())
     for kind, step, before in (("validation", 4, "step 4: "), ("test", 7, "")):
-        (accuracy,) = re.findall(rf"^{before}test accuracy: (\S+) of 1,000 images$", said, re.MULTILINE)
+        after = r"; test loss \S+, the lowest so far" if before else ""
+        (accuracy,) = re.findall(rf"^{before}test accuracy: (\S+) of 1,000 images{after}$", said, re.MULTILINE)
         assert float(accuracy) == pytest.approx(by_step[kind, step]["accuracy"], abs=5e-5)
         assert by_step[kind, step]["loss"] > 0
     tags |= {f"{name}/{d}" for name in ("busy_seconds", "utilization") for d in CPUS.split(",")}
@@ -47,7 +48,8 @@ def test_it_stops_when_tests_are_no_better_and_keeps_the_best(tmp_path, capfd, m
         patch.setattr(Run, "test", lambda self, **path: {"accuracy": 0.5, "loss": next(losses)})
         assert run(**flags, eval_every=2, patience=2) == 0  # tested after steps 2, 4, 6 and 8, and at the end
         said = capfd.readouterr().out
-        assert "\nstopped early: no test since step 4 was better (--patience=2)\n" in said
+        assert "\nstep 6: test accuracy: 0.5000 of 1,000 images; test loss 2.5; the lowest was 2 after step 4\n" in said
+        assert "\nstopped early: no test loss since step 4 was lower (--patience=2)\n" in said
         assert said.endswith(f"model.ckpt-8\nbest checkpoint: {tmp_path}/best, test loss 2 after step 4\n")
         assert [path.name for path in (tmp_path / "best").glob("*.index")] == ["model.ckpt-4.index"]
         assert run(model_dir=tmp_path) == 0  # nothing is left to train

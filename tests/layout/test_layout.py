@@ -243,6 +243,7 @@ class TestSlices:
     [
         ({"rows": [1, 2]}, "shares name mesh axis 'rows', which the mesh all:3 does not have"),
         ({"al": [1, 2, 3]}, "shares name mesh axis 'al', .*; its axes are all; the nearest is 'all'$"),
+        ({"all": [1]}, r"are \[1\]: 1 number for 3 processors; give one per processor"),
         ({"all": [1, 2]}, r"shares of mesh axis 'all' are \[1, 2\]: 2 numbers for 3 processors; give one"),
         ({"all": [50, 50, 0]}, r"shares of mesh axis 'all' are \[50, 50, 0\]: number 2 is 0, but each must"),
         ({"all": [1, 1, math.nan]}, "shares of mesh axis 'all' are .*: number 2 is nan, but each must"),

@@ -12,7 +12,7 @@ from dense_steps import LINKS, MACHINES, batch, build, step
 from tiers import on_workers
 
 from mtf_hetero import Layout, Lowering, UnevenMeshImpl, mtf, tf
-from mtf_hetero.cli.network import build_step
+from mtf_hetero.cli import network
 from mtf_hetero.cluster import Cluster
 from mtf_hetero.cost import calibration, memory, microbenchmarks, rates, trace, work
 from mtf_hetero.cost.machines import Machine, Machines
@@ -82,7 +82,7 @@ def test_devices_are_busy_while_another_is_traced():
 def test_a_device_does_its_part_without_the_others(batch_size):
     """With batch norm too, whose moments are joined otherwise; and where neighbours exchange halos, of one image."""
     devices = ("cpu:0", "cpu:1")
-    small = functools.partial(build_step, MODELS["resnet18"], batch_size, "sgd", blocks=(1,), filters=(4, 4))
+    small = functools.partial(network.build_step, MODELS["resnet18"], batch_size, "sgd", blocks=(1,), filters=(4, 4))
     layout = next(calibration._parts(small, [1.0, 1.0]))
     assert ("batch" in dict(layout.sizes)) == (batch_size > 1)
     with Trial(small, layout, devices, Cluster.local(devices), alone=True) as trial:
@@ -216,7 +216,8 @@ def test_a_plan_fits_by_the_lowered_graph(limit):
     limited = Machines(tuple(dataclasses.replace(m, memory_bytes=limit) for m in MACHINES.devices))
     if limit == 1e5:
         with pytest.raises(
-            NoAssignmentError, match=r"no layout of .* nearest needs \d+ kB on a \(100 kB\), \d+ kB on b .*; add dev"
+            NoAssignmentError,
+            match=r"no layout of .* nearest needs about \d+ kB on a \(100 kB\), \d+ kB on b .*; add dev",
         ):
             fitting.find_fitting(build, limited)
         return
@@ -224,6 +225,26 @@ def test_a_plan_fits_by_the_lowered_graph(limit):
     lowered = lowered_bytes(plan.layout)
     assert limit is None or max(lowered) <= limit
     assert plan.memory_bytes == lowered or 1.5 * sum(plan.memory_bytes) <= (limit or math.inf)
+
+
+def test_a_batch_that_fits_is_found_by_one_search():
+    shapes = []
+
+    def build_with(count):
+        shapes.append(count)
+        return functools.partial(network.build_step, MODELS["lenet"], count, "momentum")
+
+    limited = MACHINES.with_memory({machine.name: 2e7 for machine in MACHINES.devices})
+    with pytest.raises(fitting.ShortOfMemoryError, match="nearest needs about .* or use a smaller batch") as short:
+        fitting.find_fitting(build_with(20_000), limited)
+    largest = fitting.largest_batch(build_with, 20_000, limited, short.value.nearest)
+    assert largest is not None and largest > 100 and shapes[1:] == [largest]
+    with pytest.raises(fitting.ShortOfMemoryError) as short:
+        fitting.find_fitting(build_with(round(1.3 * largest)), limited)
+    tiny = MACHINES.with_memory({machine.name: 1e5 for machine in MACHINES.devices})
+    assert fitting.largest_batch(build_with, 8, tiny, short.value.nearest) == 0
+    error = fitting.ShortOfMemoryError(short.value.nearest, limited, 0)
+    assert "use a smaller network: a batch of 1 does not fit either" in str(error)
 
 
 @pytest.mark.full

@@ -3,8 +3,10 @@
 import functools
 import math
 
+import keras
 import pytest
 
+import mtf_hetero
 from mtf_hetero import tf
 from mtf_hetero.cli.network import build_step
 from mtf_hetero.cost.machines import Link, Machine, Machines
@@ -74,7 +76,20 @@ def test_the_table(explained):
     lines = show.alternatives(layers).splitlines()
     assert lines[1].split()[:3] == ["layer", "ms", "ms"] and lines[0].split()[:2] == ["busy", "sends"]
     assert lines[2].startswith("conv1") and " 0 *" in lines[2] and lines[2].split().count("-") == 1
-    assert "*: the plan. -: not possible." in lines[-3] and max(map(len, lines)) <= 80
+    assert "*: the plan. -: not possible," in lines[-4] and max(map(len, lines)) <= 80
+
+
+def test_layers_that_share_the_batch_cannot_change_alone():
+    convolutions = [keras.layers.Conv2D(32, 3, activation="relu"), keras.layers.Conv2D(32, 3)]
+    model = keras.Sequential([keras.Input((64, 64, 3)), *convolutions])
+    model.compile(loss="mse")
+    images = tf.TensorSpec([256, 64, 64, 3]), tf.TensorSpec([256, 60, 60, 32])
+    planned = mtf_hetero.plan(model, images, devices="2 x V100", link="nvlink")
+    layers = explain(planned.graph, planned.machines, planned.plan)
+    assert [layer.chosen for layer in layers] == ["batch", "batch"]
+    assert all(set(layer.seconds.values()) == {0.0, None} for layer in layers)
+    text = show.alternatives(layers)
+    assert "No layer can be split in another way by itself" in text and "  by batch\n" in text and "+" not in text
 
 
 def test_a_plan_of_one_device():

@@ -11,7 +11,7 @@ from mtf_hetero import tf
 from mtf_hetero.cost.machines import Link, Machine, Machines
 from mtf_hetero.planner import left_out, show, verdict
 from mtf_hetero.planner.fitting import repeated_search
-from mtf_hetero.planner.plan import BANDWIDTH, SPEED, LeftOut, RunnerUp, Threshold
+from mtf_hetero.planner.plan import BANDWIDTH, SPEED, LayerPlan, LeftOut, RunnerUp, Threshold
 from mtf_hetero.planner.planning import find
 
 NARROW = Machines((FAST, SLOW), LINKS["slow link"])
@@ -62,9 +62,10 @@ def test_tables_have_80_columns(name):
 
 
 def test_layers_that_are_split_alike_share_a_row():
-    first, second, whole = (line.split() for line in show.table(DEEP).splitlines()[2:])
-    assert first[:5] == ["stage/block0/.../block49/conv", "(50)", "batch", "62+27+39", "50"]
-    assert second[1:4] == ["(10)", "filters", "62+27+39"] and whole[:2] == ["all", "(60)"]
+    first, until, second, _, whole = (line.split() for line in show.table(DEEP).splitlines()[2:])
+    assert first[:5] == ["stage/block0/conv", "to", "batch", "62+27+39", "50"]
+    assert until == ["stage/block49/conv", "(50)"] and second[:4] == ["stage/block50/conv", "to", "filters", "62+27+39"]
+    assert whole[:2] == ["all", "(60)"]
     assert len(show.table(MIXED).splitlines()) == 70 + 3
     lines = show.table(MANY).splitlines()
     assert len(lines) == 4 and "conv0 to conv4 (5)  batch 32 x 3+32 x 1" in lines[3]
@@ -74,6 +75,19 @@ def test_layers_that_are_split_alike_share_a_row():
 def test_sizes_of_layers_that_differ_are_percentages():
     layers = (layer("conv1", "filters", (40, 20, 0)), layer("conv2", "filters", (80, 40, 0)))
     assert "conv1 to conv2 (2)  filters 67+33+0 %" in show.table(dataclasses.replace(THREE, layers=layers))
+
+
+def test_cells_are_read_at_once():
+    split = {"batch": (5, 2, 1), "fc1/kernel/1": (30, 10, 0)}
+    imported = LayerPlan("fc1", split, (1e-3,) * 3, (0,) * 3, "fc1/kernel/1", "outputs")
+    on_one = layer("conv2", "filters", (0, 20, 0))
+    lines = show.table(dataclasses.replace(THREE, layers=(imported, on_one))).splitlines()
+    assert [" ".join(line.split()[:3]) for line in lines[2:4]] == ["fc1 outputs 30+10+0", "conv2 filters on"]
+    assert "filters on gpu:1 " in lines[3]
+    assert [show.number_text(x) for x in (1234.5, 0.5, 1e-9, 0)] == ["1230", "0.5", "<0.001", "0"]
+    sizes = "units 933+265+187+396+1525+282+321+187"
+    assert show._broken(sizes, 26).split("\n") == ["units 933+265+187+396+", "1525+282+321+187"]
+    assert show._shortened("convnext_base_stage_2_block_14_pointwise_conv_1") == "convnext...14_pointwise_conv_1"
 
 
 def test_layers_whose_products_are_on_each_device_may_have_splits_of_their_own():

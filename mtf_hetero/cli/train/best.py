@@ -25,11 +25,18 @@ class Tests:
       best: the step of the test with the lowest loss, the first one of equals.
       loss: of that test.
       since: number of tests after it.
+      last: the loss of the last test.
     """
 
     best: int
     loss: float
     since: int
+    last: float
+
+    def describe(self) -> str:
+        """Return the last loss, by which tests are compared, and the lowest one if that is another."""
+        lowest = f"; the lowest was {self.loss:.4g} after step {self.best}" if self.since else ", the lowest so far"
+        return f"test loss {self.last:.4g}{lowest}"
 
 
 def read_tests(model_dir: str) -> Tests | None:
@@ -41,7 +48,7 @@ def read_tests(model_dir: str) -> Tests | None:
         return None
     steps, values = [*losses], [math.inf if loss is None else loss for loss in losses.values()]
     place = min(range(len(steps)), key=values.__getitem__)
-    return Tests(steps[place], values[place], len(steps) - place - 1)
+    return Tests(steps[place], values[place], len(steps) - place - 1, values[-1])
 
 
 def keep(path: str, model_dir: str, describe: Callable[[str], object]) -> None:

@@ -218,7 +218,8 @@ class Config:
     )
     patience: int | None = _flag(
         None,
-        "Stop after so many tests of --eval_every in a row whose loss is not lower than the lowest one before. "
+        "Stop after so many tests of --eval_every in a row whose loss is not lower than the lowest one before. The "
+        "line of each test has this loss, and the lowest one. The accuracy does not count. "
         "MODEL_DIR/best has the checkpoint of the lowest loss.",
         kind=_POSITIVE,
     )

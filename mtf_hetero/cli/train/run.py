@@ -187,12 +187,13 @@ class Run(Draft):
         return "\n".join([*lines, *tables.lines(rows, "<<", indent="  ")])
 
     def describe_dry_run(self) -> str:
-        """Return `describe`, the memory of each device, and predictions for simulated devices."""
-        parts = [self.describe(), self.describe_memory()]
+        """Return `describe`, the memory of each device, predictions for simulated devices, and how to train."""
+        parts = [self.describe(), "predicted memory of each device when it needs most, in MB:", self.describe_memory()]
         if self.machines is not None:
             with tf.Graph().as_default():
                 plan = estimated(describe(self.build_graph(), self.machines, self.layout), self.build_graph)
             parts += ["", verdict.verdict(plan), "", show.table(plan)]
+        parts += ["", "Nothing was trained, because of --dry_run."]
         return "\n".join(parts)
 
     def describe_memory(self) -> str:

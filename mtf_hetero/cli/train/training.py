@@ -185,9 +185,10 @@ class Training:
     def _validate(self, step: int, path: str) -> bool:
         """Test a checkpoint, keep the best one, and return whether the training is to stop."""
         report = self._test_and_log(VALIDATION, step, path)
+        tests = self._keep_best(step, path)
         if not self.run.config.quiet:
-            extras.write_above_bars(f"step {step}: {report}")
-        return self._is_over(self._keep_best(step, path))
+            extras.write_above_bars(f"step {step}: {report}; {tests.describe()}")
+        return self._is_over(tests)
 
     def _keep_best(self, step: int, path: str) -> best.Tests:
         """Keep a checkpoint that was tested if that test is the best one; return the tests."""
@@ -199,12 +200,12 @@ class Training:
         return tests
 
     def _is_over(self, tests: best.Tests | None) -> bool:
-        """Return whether so many tests in a row were no better as --patience says."""
+        """Return whether the loss of as many tests in a row was not lower as --patience says."""
         patience = self.run.config.patience
         if patience is None or tests is None or tests.since < patience:
             return False
         if not self.run.config.quiet:
-            text = f"stopped early: no test since step {tests.best} was better (--patience={patience})"
+            text = f"stopped early: no test loss since step {tests.best} was lower (--patience={patience})"
             extras.write_above_bars(text)
         return True
 
