@@ -11,7 +11,7 @@ are started again at once, or never. Other runs have a training process that is 
 Losses, tests, weights and what the optimizer keeps must agree with those of an undisturbed run to 1e-9. Outputs
 of a Keras file become float32, as the images are, and its results must agree to 1e-6.
 
-Time: 25 minutes on two cores. Expected: no failure. A loop of `function` ends by name if the worker does not return.
+Time: 25 minutes on two cores. Expected: no failure.
 """
 
 import concurrent.futures

@@ -15,7 +15,6 @@ import pathlib
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from unittest import mock
@@ -31,7 +30,6 @@ from mtf_hetero._support import command_line, threads
 from mtf_hetero.checkpoint import Saver
 from mtf_hetero.cli.train import __main__ as train
 from mtf_hetero.cli.train.training import Training
-from mtf_hetero.cluster import UnreachableWorkerError
 from mtf_hetero.estimator import Elastic, Estimator, metrics_log
 from mtf_hetero.importer import Divided
 from mtf_hetero.training.rebalancing import RebalanceHook
@@ -208,7 +206,6 @@ def _train(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _fit(options: argparse.Namespace) -> dict[str, Any]:
-
     model, (x, y) = _model(), _data()
     saving = keras.callbacks.ModelCheckpoint(options.directory / "model.keras")
     place = {"workers": options.workers, "layout": options.layout, "wait_for_workers": options.wait}
@@ -222,11 +219,9 @@ def _fit(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _function(options: argparse.Namespace) -> dict[str, Any]:
-    """Take steps, and begin again after the last pull once a worker was lost."""
     model, (x, y) = _model(), _data()
     model.optimizer.build(model.trainable_variables)
     loss_of = keras.losses.SparseCategoricalCrossentropy()
-
     batches = [(x[i : i + _BATCH], y[i : i + _BATCH]) for i in range(0, len(x), _BATCH)] * 2
 
     def step(images: Any, classes: Any) -> Any:
@@ -235,23 +230,14 @@ def _function(options: argparse.Namespace) -> dict[str, Any]:
         model.optimizer.apply(tape.gradient(loss, model.trainable_weights), model.trainable_weights)
         return loss
 
-    losses, done, since = np.zeros(STEPS), 0, time.monotonic()
-    while done < STEPS:
-        try:
-            with mtf_hetero.function(step, batches[0], workers=options.workers, layout=options.layout) as divided:
-                for number in range(done, STEPS):
-                    losses[number], since = divided(*batches[number]), time.monotonic()
-                    if number % _PULL_STEPS == _PULL_STEPS - 1:
-                        divided.pull()
-                        done = number + 1
-        except UnreachableWorkerError as error:
-            if time.monotonic() - since > options.wait:
-                command_line.say(error)
-                sys.exit(command_line.WRONG_USAGE)
-            print(f"warning: {error}", file=sys.stderr, flush=True)
-            time.sleep(0.5)
+    place, losses = {"workers": options.workers, "layout": options.layout, "wait_for_workers": options.wait}, []
+    with mtf_hetero.function(step, batches[0], **place) as divided:
+        for number in range(STEPS):
+            losses.append(divided(*batches[number]))
+            if number % _PULL_STEPS == _PULL_STEPS - 1:
+                divided.pull()
     variables = [*model.variables, *model.optimizer.variables]
-    return {"losses/train": losses, **{variable.path: np.asarray(variable) for variable in variables}}
+    return {"losses/train": np.array(losses), **{variable.path: np.asarray(variable) for variable in variables}}
 
 
 def main(argv: Sequence[str] | None, program: str) -> int:

@@ -10,17 +10,17 @@ from benchmarks.faults.phases import FILE, LAYOUTS, PHASES, PROGRAMS, TOLERANCE,
 from benchmarks.renderers.document import Report
 from benchmarks.renderers.tables import Row, bullets, group_by, table
 
-_NAMED, _MISSING, _NOT_RUN = "named", "none", "-"
+_MISSING, _NOT_RUN = "none", "-"
 
 
 def _cell(cell: Cell, rows: dict[Cell, Row]) -> str:
-    """Return the seconds of a run, and how it ended if it did not train to the end."""
+    """Return the seconds of a run, and whether it failed."""
     if cell.program in PHASES[cell.phase].missing:
         return _MISSING
     row = rows.get(cell)
     if row is None:
         return _NOT_RUN
-    how = "**failed**" if row["failures"] else _NAMED if cell.ends_by_name else ""
+    how = "**failed**" if row["failures"] else ""
     return f"{row['seconds']:.0f} {how}".strip()
 
 
@@ -59,9 +59,8 @@ def render(rows: Sequence[Row]) -> Report:
     ]
     parts = [
         "Seconds of 16 steps in float64 with two tests, on workers of this machine with one thread each; two runs at a "
-        f"time. `{_NAMED}`: the run ended with one line that names the worker, as a loop of `function` does if the "
-        f"worker does not return. `{_MISSING}`: the program has no such phase. Results are losses, tests, weights and "
-        "what the optimizer keeps, relative to the largest number of each array.",
+        f"time. `{_MISSING}`: the program has no such phase. Results are losses, tests, weights and what the optimizer "
+        "keeps, relative to the largest number of each array.",
         "## Phases",
         table(header, lines),
         "A step is a first or sixth one that began 0.03 s before. A worker is killed by SIGKILL, and started again at "
