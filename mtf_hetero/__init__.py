@@ -76,6 +76,7 @@ sys.meta_path.insert(0, lazy.ImportedBy("mesh_tensorflow", "mtf_hetero._compat")
 _MOVED = {  # name before: name now
     "mtf_hetero.checkpoints": "mtf_hetero.checkpoint",
     "mtf_hetero.collectives": "mtf_hetero.mesh.collectives",
+    "mtf_hetero.cost.traffic": "mtf_hetero.mesh.traffic",
     "mtf_hetero.estimator.elastic": "mtf_hetero.training.elastic",
     "mtf_hetero.estimator.load": "mtf_hetero.training.load",
     "mtf_hetero.estimator.rebalance_hook": "mtf_hetero.training.rebalancing",
@@ -86,7 +87,7 @@ _MOVED = {  # name before: name now
     "mtf_hetero.random_numbers": "mtf_hetero.mesh.random_numbers",
     "mtf_hetero.saver": "mtf_hetero.checkpoint",
     "mtf_hetero.trace": "mtf_hetero.cost.trace",
-    "mtf_hetero.traffic": "mtf_hetero.cost.traffic",
+    "mtf_hetero.traffic": "mtf_hetero.mesh.traffic",
     "mtf_hetero.variables": "mtf_hetero.mesh",
 }
 sys.meta_path.append(lazy.Moved(_MOVED))

@@ -16,10 +16,11 @@ from mtf_hetero import Layout, UnevenMeshImpl, mtf, tf
 from mtf_hetero._support import logs
 from mtf_hetero.cli.train import program
 from mtf_hetero.cluster.devices import shorten
-from mtf_hetero.cost import calibration, memory, trace, traffic
+from mtf_hetero.cost import calibration, memory, trace
 from mtf_hetero.graph.names import Renames
 from mtf_hetero.layouts import LAYOUTS
 from mtf_hetero.layouts.hybrid import batch_sizes, member_sizes
+from mtf_hetero.mesh import traffic
 from mtf_hetero.planner import auto
 
 Shares = Sequence[float] | Mapping[str, Sequence[float]] | None

@@ -8,8 +8,7 @@ import numpy as np
 
 from mtf_hetero import Layout, tf
 from mtf_hetero.cli.train import program
-from mtf_hetero.cost import traffic
-from mtf_hetero.mesh import initial_value_feed
+from mtf_hetero.mesh import initial_value_feed, traffic
 from mtf_hetero.placement.placing import split_dims
 
 

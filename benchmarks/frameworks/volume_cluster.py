@@ -13,11 +13,12 @@ from benchmarks.frameworks import volume_nets
 from benchmarks.frameworks.chief import Chief
 from benchmarks.frameworks.steps import Step
 from mtf_hetero import Layout, tf
-from mtf_hetero.cost import calibration, memory, trace, traffic, transfers
+from mtf_hetero.cost import calibration, memory, trace, transfers
 from mtf_hetero.cost.machines import Machines
 from mtf_hetero.cost.sample import EXACT
 from mtf_hetero.data import Planes, load_volumes, write_volumes
 from mtf_hetero.data.source import TRAIN
+from mtf_hetero.mesh import traffic
 from mtf_hetero.planner.planning import describe
 
 _TARGETS = ("a", "b", "c", "d")

@@ -12,10 +12,11 @@ import mtf_hetero.layers
 from benchmarks.frameworks.steps import Step, lower_step, slices
 from mtf_hetero import Layout, UnevenMeshImpl, mtf, tf
 from mtf_hetero.cli.train import program
-from mtf_hetero.cost import trace, traffic
+from mtf_hetero.cost import trace
 from mtf_hetero.data import laid_out_volumes, load_volumes
 from mtf_hetero.graph.operations import AnyConvolution, AnyPool
 from mtf_hetero.layouts import LAYOUTS
+from mtf_hetero.mesh import traffic
 from mtf_hetero.models import MODELS, cosmoflow, layers
 
 NAMES = ("batch", *layers.VOLUME, "channels")

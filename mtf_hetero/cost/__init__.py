@@ -12,7 +12,7 @@ Example:
   [(1, 0, 5376), (0, 1, 19200)]
 
 `load` reads devices from a file, and `calibrate` measures those that are here. Modules: `memory` estimates and measures
-a lowered graph, `traffic` counts and arranges its messages, `trace` reads what a step did.
+a lowered graph, `trace` reads what a step did.
 """
 
 from typing import TYPE_CHECKING

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from mtf_hetero._compat import mtf
 from mtf_hetero.cost.machines import Machines
-from mtf_hetero.cost.traffic import BUCKET_BYTES
 from mtf_hetero.cost.transfers import Transfer
 from mtf_hetero.graph.operations import is_contraction, leaves_sums
+from mtf_hetero.mesh.traffic import BUCKET_BYTES
 
 _SHORT = 1e-3  # of a step: waiting that a picture does not show
 

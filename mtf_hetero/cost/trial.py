@@ -16,10 +16,11 @@ from typing import Self
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support import deadline, graphs
 from mtf_hetero.cluster import Cluster
-from mtf_hetero.cost import limited, trace, traffic
+from mtf_hetero.cost import limited, trace
 from mtf_hetero.graph import walk
 from mtf_hetero.layout import Layout
 from mtf_hetero.lowering import Lowering
+from mtf_hetero.mesh import traffic
 from mtf_hetero.mesh.mesh_impl import UnevenMeshImpl
 from mtf_hetero.mesh.tensors import LaidOutTensor, Slices
 

@@ -12,7 +12,6 @@ from mtf_hetero.checkpoint.saver import copied
 from mtf_hetero.cluster import UnreachableWorkerError, WorkerWatch
 from mtf_hetero.cluster.local_session import needed_cpus
 from mtf_hetero.cluster.session import WaitingSessionCreator, always
-from mtf_hetero.cost import traffic
 from mtf_hetero.estimator.config import EstimatorSpec, RunConfig
 from mtf_hetero.estimator.hooks import CopyHook, NanLossHook, SaverHook, StopOnSignalHook, order_global_step
 from mtf_hetero.estimator.progress import ProgressHook
@@ -24,6 +23,7 @@ from mtf_hetero.estimator.summaries import (
     scalar_summaries,
 )
 from mtf_hetero.estimator.warm import WarmSession
+from mtf_hetero.mesh import traffic
 from mtf_hetero.training.elastic import Elastic, Move
 
 Session = tf.train.MonitoredSession | tf.train.SingularMonitoredSession

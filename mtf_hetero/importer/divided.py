@@ -13,7 +13,6 @@ from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support import garbage, interrupts
 from mtf_hetero.cluster import UnreachableWorkerError
 from mtf_hetero.cluster.session import MayLeave, always
-from mtf_hetero.cost import traffic
 from mtf_hetero.importer import guarding, moments, normalization, tracing
 from mtf_hetero.importer import step as step_lib
 from mtf_hetero.importer.comparing import Devices
@@ -23,6 +22,7 @@ from mtf_hetero.importer.step import Step
 from mtf_hetero.importer.tracing import Traced
 from mtf_hetero.importer.verifying import Verification
 from mtf_hetero.layout import Layout
+from mtf_hetero.mesh import traffic
 from mtf_hetero.placement.placing import sizes_on_devices
 from mtf_hetero.training.changes import Row
 from mtf_hetero.training.runtime import Runtime, Trace

@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 
 from mtf_hetero._compat import mtf
 from mtf_hetero.cluster.devices import complete
-from mtf_hetero.cost import trace, traffic
+from mtf_hetero.cost import trace
 from mtf_hetero.graph import assign_layers, live_operations
+from mtf_hetero.mesh import traffic
 from mtf_hetero.planner import show
 from mtf_hetero.planner.plan import Plan
 

@@ -11,11 +11,11 @@ from steps import L, of_keras, sgd
 
 import mtf_hetero
 from mtf_hetero import tf
-from mtf_hetero.cost import traffic
 from mtf_hetero.importer import step as step_lib
 from mtf_hetero.importer.divided import Traced
 from mtf_hetero.layers import BatchNormOperation, MomentsOperation
 from mtf_hetero.layouts import LAYOUTS
+from mtf_hetero.mesh import traffic
 
 X = np.random.default_rng(0).standard_normal((7, 8, 8)) + 1000.0
 

@@ -11,8 +11,8 @@ from steps import STEPS
 
 import mtf_hetero
 from mtf_hetero import tf
-from mtf_hetero.cost import traffic
 from mtf_hetero.importer import report
+from mtf_hetero.mesh import traffic
 
 function = tf.compat.v2.function
 INPUTS = rows()
@@ -75,7 +75,7 @@ def test_messages_of_each_kind_of_inputs_travel_together(monkeypatch):
     """Also those of a kind that comes after a session ran another one."""
     monkeypatch.setattr("mtf_hetero.mesh.collectives.share_memory", lambda devices: False)
     saved, fuse = [], traffic.fuse
-    monkeypatch.setattr("mtf_hetero.cost.traffic.ordering.fuse", lambda *a, **b: saved.append(fuse(*a, **b)))
+    monkeypatch.setattr("mtf_hetero.mesh.traffic.ordering.fuse", lambda *a, **b: saved.append(fuse(*a, **b)))
     step, variables, inputs = STEPS["tape"]()
     inputs = [(x[:n], y[:n]) for (x, y), n in zip(inputs, (14, 7, 14, 7))]
     check(lambda: (step, variables, inputs), BATCH, tolerance=1e-12, steps=4)

@@ -9,7 +9,7 @@ from image_steps import CONVOLUTIONS, NETWORKS
 from steps import STEPS
 
 from mtf_hetero import Layout, Lowering, UnevenMeshImpl, tf
-from mtf_hetero.cost import Link, traffic
+from mtf_hetero.cost import Link
 from mtf_hetero.cost.machines import Machine, Machines
 from mtf_hetero.cost.transfers import of_step
 from mtf_hetero.graph import assign_layers, list_layers, live_operations, names
@@ -17,6 +17,7 @@ from mtf_hetero.importer import step as step_lib
 from mtf_hetero.importer.divided import Traced
 from mtf_hetero.layouts import LAYOUTS
 from mtf_hetero.layouts.rules import Rules
+from mtf_hetero.mesh import traffic
 from mtf_hetero.planner.planning import find
 
 DEVICES = [f"/job:worker/task:{number}/device:CPU:0" for number in range(3)]

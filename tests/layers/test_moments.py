@@ -9,8 +9,8 @@ from oracle import ONCE, Feed, check, one_device
 
 import mtf_hetero
 from mtf_hetero import Layout, mtf, tf
-from mtf_hetero.cost import traffic
-from mtf_hetero.cost.traffic import waiting
+from mtf_hetero.mesh import traffic
+from mtf_hetero.mesh.traffic import waiting
 
 KEPT = {"channels": [C], "images": [B], "rows and channels": [H, C]}
 TWO = Layout("x:2", "b:x", {"x": [3, 1]})

@@ -10,8 +10,8 @@ from zeros import Zeros, lay_out
 
 from mtf_hetero import mtf, tf
 from mtf_hetero.cli.train import program as network
-from mtf_hetero.cost import traffic
 from mtf_hetero.layouts.hybrid import batch_sizes, hybrid
+from mtf_hetero.mesh import traffic
 from mtf_hetero.models import MODELS
 
 TOY = {"stages": ((5,), (7, 5)), "head": (9, 7)}

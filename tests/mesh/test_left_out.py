@@ -11,9 +11,8 @@ from rounds import program as rounds
 from tiers import parametrize
 
 from mtf_hetero import Layout, Lowering, UnevenMeshImpl, layers, mtf, tf
-from mtf_hetero.cost import traffic
 from mtf_hetero.layout.blocks import Move, Piece
-from mtf_hetero.mesh import collectives
+from mtf_hetero.mesh import collectives, traffic
 
 WORKERS = [f"/job:worker/task:{task}/device:CPU:0" for task in range(6)]
 NUMBER = {device: pnum for pnum, device in enumerate(WORKERS)}

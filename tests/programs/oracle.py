@@ -23,10 +23,9 @@ from tiers import ONCE as ONCE
 
 import mtf_hetero
 from mtf_hetero import mtf, tf
-from mtf_hetero.cost import traffic
 from mtf_hetero.graph.names import dimension_sizes
 from mtf_hetero.lowering import names
-from mtf_hetero.mesh import collectives
+from mtf_hetero.mesh import collectives, traffic
 
 TOLERANCE = {tf.float64: 1e-9, tf.float32: 1e-5}
 MODEL_TOLERANCE_FLOAT32 = 1e-4

@@ -21,10 +21,10 @@ ROOMS = {  # of mtf_hetero: room -> the rooms it may import, beside _compat, _su
     "graph": {"layers", "layout"},
     "lowering": {"cluster", "graph", "layers", "layout", "mesh"},
     "cost": {"cluster", "graph", "layers", "layout", "lowering", "mesh"},
-    "planner": {"cluster", "cost", "graph", "layout", "lowering"},
+    "planner": {"cluster", "cost", "graph", "layout", "lowering", "mesh"},
     "placement": {"cluster", "cost", "graph", "layout", "layouts", "lowering", "planner"},
     "training": {"checkpoint", "cluster", "cost", "layout", "lowering", "mesh", "placement", "planner"},
-    "estimator": {"checkpoint", "cluster", "cost", "mesh", "training"},
+    "estimator": {"checkpoint", "cluster", "mesh", "training"},
     "data": {"cluster", "layout"},
     "importer": {"cluster", "cost", "layers", "layout", "lowering", "mesh", "placement", "training"},
     "keras": {

@@ -15,7 +15,7 @@ UNCLEAR_NAME = re.compile(
 )
 MOST_UNCLEAR_NAMES = {  # room -> functions that still have such a name; these numbers may only fall
     "cli": 1,
-    "cost": 3,
+    "cost": 2,
     "importer": 6,
     "layout": 2,
     "lowering": 2,

@@ -14,11 +14,12 @@ from mtf_hetero.cli.train.tasks import Task
 from mtf_hetero.cluster import Cluster
 from mtf_hetero.cluster.devices import shorten
 from mtf_hetero.cluster.members import Members
-from mtf_hetero.cost import memory, traffic
+from mtf_hetero.cost import memory
 from mtf_hetero.cost.machines import Machines
 from mtf_hetero.cost.trace import Event
 from mtf_hetero.estimator import Estimator, RunConfig
 from mtf_hetero.layout import Layout
+from mtf_hetero.mesh import traffic
 from mtf_hetero.mesh.commits import Commits
 from mtf_hetero.models.registry import Model
 from mtf_hetero.placement import Placement, Request

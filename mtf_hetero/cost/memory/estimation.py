@@ -11,7 +11,6 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support import cores, garbage, graphs, tables
-from mtf_hetero.cost import traffic
 from mtf_hetero.cost.memory import executor, liveness
 from mtf_hetero.cost.memory import graph as memory_graph
 from mtf_hetero.cost.memory.graph import GRADIENTS, OPTIMIZER, WEIGHTS
@@ -19,7 +18,7 @@ from mtf_hetero.cost.memory.liveness import MESSAGES
 from mtf_hetero.graph import walk
 from mtf_hetero.layout import Layout
 from mtf_hetero.lowering import Lowering
-from mtf_hetero.mesh import UnevenMeshImpl
+from mtf_hetero.mesh import UnevenMeshImpl, traffic
 
 # Of a worker that trains, beside tensors: fitted to 35 workers with plans of 7 networks, in the benchmark "planner"
 RUNTIME_BYTES = 19_000_000  # whatever the network

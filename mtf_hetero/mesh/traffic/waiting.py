@@ -5,8 +5,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from mtf_hetero._compat import tf
 from mtf_hetero._support import facts, graphs
-from mtf_hetero.cost.traffic.counting import HANDLES, device_finder, full_name
 from mtf_hetero.mesh import collectives
+from mtf_hetero.mesh.traffic.counting import HANDLES, device_finder, full_name
 
 IsMessage = Callable[[str, str], bool]  # from two devices to whether a tensor is sent from one to the other
 _HEAVY = facts.PRODUCTS | facts.CONVOLUTIONS | facts.DEPTHWISE_CONVOLUTIONS

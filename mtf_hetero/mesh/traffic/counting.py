@@ -65,13 +65,13 @@ def sends(fetches: object, *, graph: mtf.Graph | None = None) -> tuple[Send, ...
     operations = graphs.operations_to_run(fetched)
     if loop := next((op for op in operations if op.type in facts.LOOPS | facts.GRAPH_LOOPS), None):
         raise NotImplementedError(f"{loop.type} {loop.name!r} is a loop; the traffic of loops cannot be counted")
-    device_of = device_finder()
-    reads = [(x, device_of(op), op.name) for op in operations for x in op.inputs]
+    find_device = device_finder()
+    reads = [(x, find_device(op), op.name) for op in operations for x in op.inputs]
     reads += [(x, CHIEF, "") for x in fetched if isinstance(x, tf.Tensor)]
     known = None if graph is None else {op.name for op in graph.operations}
     sent: dict[tuple[str, str], Send] = {}
     for x, target, consumer in reads:
-        source = CHIEF if x.op.type == "Placeholder" else device_of(x.op)
+        source = CHIEF if x.op.type == "Placeholder" else find_device(x.op)
         if source == target or (x.name, target) in sent or x.dtype.base_dtype in HANDLES:
             continue
         scopes = find_operation(x.op.name, known), find_operation(consumer, known)
@@ -89,23 +89,23 @@ def device_finder() -> Callable[[tf.Operation], str]:
     """Return a function from an operation to its device, which keeps what it finds."""
 
     @functools.cache
-    def device_of(op: tf.Operation) -> str:
+    def find_device(op: tf.Operation) -> str:
         if op.device:
             return full_name(op.device)
         handles = [x for x in op.inputs if x.dtype.base_dtype == tf.resource]
         if handles or (op.type in facts.MEASURING and op.inputs):
-            return device_of((handles or op.inputs)[0].op)
+            return find_device((handles or op.inputs)[0].op)
         if not op.inputs and len(op.outputs) == 1:
             readers = [*op.outputs[0].consumers(), *op._control_outputs]
             if op.outputs[0].dtype.base_dtype == tf.resource:  # its readers follow it, unless they have a device
                 devices = {full_name(reader.device) for reader in readers if reader.device}
             else:
-                devices = {device_of(reader) for reader in readers}
+                devices = {find_device(reader) for reader in readers}
             if len(devices) == 1:
                 return devices.pop()
         return CHIEF
 
-    return device_of
+    return find_device
 
 
 def find_operation(name: str, known: Collection[str] | None) -> str:

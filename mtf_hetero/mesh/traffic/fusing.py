@@ -10,9 +10,9 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
 from mtf_hetero._compat import tf
 from mtf_hetero._support.ops import concat, constant, reshape
-from mtf_hetero.cost.traffic.counting import size_bytes
-from mtf_hetero.cost.traffic.waiting import Around, IsMessage, Message, Waiting, find_waiting
 from mtf_hetero.mesh import collectives
+from mtf_hetero.mesh.traffic.counting import size_bytes
+from mtf_hetero.mesh.traffic.waiting import Around, IsMessage, Message, Waiting, find_waiting
 
 BUCKET_BYTES = 2**22  # of tensors for which nothing waits: a larger one travels alone
 SMALL_BYTES = collectives.SMALL_BYTES  # of tensors for which a product waits: copying more costs more than a message

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 from mtf_hetero._compat import tf
 from mtf_hetero._support import facts, garbage, graphs
-from mtf_hetero.cost.traffic.fusing import fuse
-from mtf_hetero.cost.traffic.waiting import IsMessage, Waiting, find_waiting, is_heavy
+from mtf_hetero.mesh.traffic.fusing import fuse
+from mtf_hetero.mesh.traffic.waiting import IsMessage, Waiting, find_waiting, is_heavy
 
 _CUTS = facts.CONVERTING | facts.JOINING | facts.SLICES
 

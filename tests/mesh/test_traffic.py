@@ -12,7 +12,8 @@ from benchmarks.frameworks.cluster_nets import build_step, sent_by
 from benchmarks.networks import NETWORKS, batch
 from mtf_hetero import Lowering, UnevenMeshImpl, mtf, tf
 from mtf_hetero.cluster import LocalCluster
-from mtf_hetero.cost import trace, traffic
+from mtf_hetero.cost import trace
+from mtf_hetero.mesh import traffic
 
 TOLERANCE = 0.05  # of the bytes on a link
 pytestmark = pytest.mark.usefixtures("own_graph")

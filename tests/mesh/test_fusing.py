@@ -10,7 +10,7 @@ from benchmarks.frameworks.steps import worker_devices
 from benchmarks.networks import NETWORKS, batch
 from mtf_hetero import tf
 from mtf_hetero._support import graphs
-from mtf_hetero.cost import traffic
+from mtf_hetero.mesh import traffic
 
 pytestmark = pytest.mark.usefixtures("own_graph")
 

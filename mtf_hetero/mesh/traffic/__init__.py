@@ -10,7 +10,7 @@ Example:
   >>> print(traffic.table(expected), traffic.table(traffic.received(metadata)), sep="\n")
 """
 
-from mtf_hetero.cost.traffic.counting import (
+from mtf_hetero.mesh.traffic.counting import (
     CHIEF,
     Link,
     Send,
@@ -20,8 +20,8 @@ from mtf_hetero.cost.traffic.counting import (
     sends,
     table,
 )
-from mtf_hetero.cost.traffic.fusing import BUCKET_BYTES, fuse
-from mtf_hetero.cost.traffic.ordering import arrange, prioritize
+from mtf_hetero.mesh.traffic.fusing import BUCKET_BYTES, fuse
+from mtf_hetero.mesh.traffic.ordering import arrange, prioritize
 
 __all__ = [
     "BUCKET_BYTES",
