@@ -34,5 +34,6 @@ class Placer:
             return self._first
         choice = None if self._first is None else self._first.choice
         kept, left, machines = leave_out(self._cluster, choice and choice.machines, lost)
-        request = self._request.only(kept)
-        return place(request, left, build, graph=graph, search=self._search, machines=machines)
+        placed = place(self._request.only(kept), left, build, graph=graph, search=self._search, machines=machines)
+        self._first = self._first or placed  # a worker was lost while the first layout was searched
+        return placed
