@@ -208,13 +208,17 @@ class Reader:
         finally:
             self._operations, self._equal, self.now, self.guards, self.effects, self.inside = around
 
-    def attempt(self, follow: "Callable[[], Sequence[Meaning]]") -> Sequence[Meaning] | NotImplementedError:
+    def attempt(
+        self, follow: Callable[[], Sequence[Meaning] | NotImplementedError]
+    ) -> Sequence[Meaning] | NotImplementedError:
         """Read something; if it is refused, as if it had not been read, and the error is returned."""
         grown = [self._operations, self.program.effects, self.effects, *([] if self.guards is None else [self.guards])]
         counts, now, equal, effects = list(map(len, grown)), self.now, self._equal, len(self.effects)
         self._equal = equal.new_child()
         try:
             outputs = follow()
+            if isinstance(outputs, NotImplementedError):
+                raise outputs
             check(lost([*outputs, *self.effects[effects:]]))
             equal.maps[0].update(self._equal.maps[0])
             return outputs

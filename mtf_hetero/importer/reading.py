@@ -7,7 +7,7 @@ function is left: (feeds, variables before) -> (results, variables after).
 import functools
 import types
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, ParamSpec
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -41,7 +41,6 @@ _OPTIONALS: dict[str, Callable[[tf.Operation, Sequence[Meaning]], Meaning]] = {
     "OptionalNone": lambda node, inputs: Optional([]),
     "OptionalGetValue": lambda node, inputs: inputs[0].value(node),
 }
-_Inputs = ParamSpec("_Inputs")
 KINDS = {*_OPTIONALS, "Const"}  # of operations that are followed here
 _NONE: Mapping = types.MappingProxyType({})
 
@@ -153,45 +152,41 @@ def _read(
     is_fixed = kind == "EnsureShape" and isinstance(inputs[0], Value) and inputs[0].refused is not None
     if kind in facts.RENAMING and not is_fixed:
         return inputs
-    follow = control.control_rule(graph, kind)
-    if follow is not None and kind not in facts.CONDITIONS | facts.LOOPS:
-        return follow(reader, graph, node, inputs)
-    if follow is None and not _is_about_variables(inputs) and _is_effect(graph, node):
+    rule = control.control_rule(graph, kind)
+    if rule is not None and kind not in facts.CONDITIONS | facts.LOOPS:
+        return rule(reader, graph, node, inputs)
+    if rule is None and not _is_about_variables(inputs) and _is_effect(graph, node):
         reader.program.effects.append(node)
         return [] if not node.outputs else inputs[:1]
     place = Place(graph, node, inputs, reader.now, reader.path, reader.inside)
-    if follow is None:
-        found = _follow_operation(None if reader.inside else preparation, islands, reader, place)
-    else:
-        if preparation is not None:
-            preparation.settle(inputs)
-        found = reader.attempt(lambda: follow(reader, graph, node, inputs))
+    if rule is None:
+        return _find_meaning(
+            islands,
+            reader,
+            place,
+            lambda: _follow_operation(None if reader.inside else preparation, islands, reader, place),
+        )
+    if preparation is not None:
+        preparation.settle(inputs)
+    return _find_meaning(islands, reader, place, lambda: rule(reader, graph, node, inputs))
+
+
+def _find_meaning(
+    islands: Islands, reader: Reader, place: Place, follow: Callable[[], Sequence[Meaning] | NotImplementedError]
+) -> Sequence[Meaning]:
+    """Return what the results of an operation mean if it is followed, in an island, or as a condition with a guard."""
+    found = reader.attempt(follow)
     if isinstance(found, NotImplementedError) and (joined := islands.add(reader, place, found)) is not None:
         return joined
-    if isinstance(found, NotImplementedError) and follow is not None and kind in facts.CONDITIONS:
-        reader.guarded.add(node)
-        found = reader.attempt(lambda: follow(reader, graph, node, inputs))
+    if isinstance(found, NotImplementedError) and place.node.type in facts.CONDITIONS:
+        reader.guarded.add(place.node)
+        found = reader.attempt(follow)
     if isinstance(found, NotImplementedError):
         raise found
     islands.remember(place, found)
     return found
 
 
-def _returning_refusals(
-    follow: Callable[_Inputs, Sequence[Meaning] | NotImplementedError],
-) -> Callable[_Inputs, Sequence[Meaning] | NotImplementedError]:
-    """Have a function return the error that it raises for an operation."""
-
-    def try_to_follow(*args: _Inputs.args, **kwargs: _Inputs.kwargs) -> Sequence[Meaning] | NotImplementedError:
-        try:
-            return follow(*args, **kwargs)
-        except NotImplementedError as error:
-            return error
-
-    return try_to_follow
-
-
-@_returning_refusals
 def _follow_operation(
     preparation: Preparation | None, islands: Islands, reader: Reader, place: Place
 ) -> Sequence[Meaning] | NotImplementedError:
@@ -205,7 +200,7 @@ def _follow_operation(
             return prepared
     if (followed := rows.follow(reader, node, inputs)) is not None:
         return followed
-    found = _follow(reader, node, inputs)
+    found = reader.attempt(lambda: _follow(reader, node, inputs))
     if isinstance(found, NotImplementedError) and preparation is not None:
         found = _follow_here(preparation, islands, reader, place, found)
     if not rows.are_made(node, inputs):
@@ -231,7 +226,6 @@ def _follow_here(
     return _follow(reader, node, inputs)
 
 
-@_returning_refusals
 def _follow(reader: Reader, node: tf.Operation, inputs: list[Meaning]) -> Sequence[Meaning]:
     """Read an operation for the devices; returns what its results mean."""
     kind, about_variables = node.type, _is_about_variables(inputs)
