@@ -211,6 +211,10 @@ MISTAKES = [
     ("--hosts=a --log_dir=/dev/null -- train", "--log_dir is '/dev/null': File exists; name another directory"),
     ("--hosts=a --hostfile=b -- train", "argument --hostfile: not allowed with argument --hosts"),
     ("-- train", "one of the arguments --hosts --hostfile is required"),
+    (
+        "--hostss=a,b -- train",
+        "--hostss is unknown; the nearest are --hosts and --hostfile; see mtf-hetero launch --help",
+    ),
     ("--hosts=a --ssh= -- train", "--ssh is empty; give a command, or leave it out"),
     ("--hosts=a --env=2x=3 -- train", "--env names '2x'; write NAME=VALUE, or NAME for its value here"),
     ("--hosts=a --env=NO_NAME -- train", "--env names 'NO_NAME', which is not set here; write NO_NAME=VALUE"),
