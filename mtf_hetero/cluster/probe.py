@@ -84,10 +84,14 @@ class Failures:
         return self.count > 1 or answer.outcome is Outcome.REFUSED  # a closed port leaves no doubt
 
 
-def convert_to_workers(workers: str | Sequence[str]) -> tuple[str, ...]:
+def convert_to_workers(workers: str | Sequence[str], name: str = "workers") -> tuple[str, ...]:
     """Return addresses of workers, ("a:2222", "b:2222"), from "a:2222,b:2222", a sequence, or a file "@hosts.txt".
 
     The file has one address per line. A # begins a comment.
+
+    Args:
+      workers: the addresses, or the file.
+      name: what the user calls them, for messages.
 
     Raises:
       ValueError: one is not host:port, or comes twice, or the file cannot be read or has none.
@@ -95,7 +99,7 @@ def convert_to_workers(workers: str | Sequence[str]) -> tuple[str, ...]:
     parts = workers.split(",") if isinstance(workers, str) else list(workers)
     addresses = tuple(part.strip() for part in parts if part.strip())
     if len(addresses) == 1 and addresses[0].startswith("@"):
-        return _read_workers(addresses[0][1:])
+        return read_lines(addresses[0][1:], f"{name}={addresses[0]}", "host:port", _checked)
     return _checked(addresses)
 
 
@@ -107,16 +111,12 @@ def _checked(addresses: tuple[str, ...]) -> tuple[str, ...]:
     return addresses
 
 
-def _read_workers(path: str) -> tuple[str, ...]:
-    return read_lines(path, "workers", "host:port", _checked)
-
-
-def read_lines(path: str, nouns: str, form: str, parse: Callable[[tuple[str, ...]], _Parsed]) -> _Parsed:
+def read_lines(path: str, source: str, form: str, parse: Callable[[tuple[str, ...]], _Parsed]) -> _Parsed:
     """Return what a function makes of the lines of a file, which are one or more. A # begins a comment.
 
     Args:
       path: of the file.
-      nouns: name of what its lines are.
+      source: how the user named the file, for messages.
       form: of a line.
       parse: raises ValueError for a wrong line.
 
@@ -128,14 +128,14 @@ def read_lines(path: str, nouns: str, form: str, parse: Callable[[tuple[str, ...
     except ValueError as error:
         why = str(error)
         why = why[:1].lower() + why[1:]
-        raise ValueError(f"the file of {nouns} is {path!r}: {why}; write one {form} per line") from error
+        raise ValueError(f"{source}: {why}; write one {form} per line") from error
     found = tuple(text for line in lines if (text := line.partition("#")[0].strip()))
     if not found:
-        raise ValueError(f"the file of {nouns} is {path!r}, which has none; write one {form} per line")
+        raise ValueError(f"{source}: the file has none; write one {form} per line")
     try:
         return parse(found)
     except ValueError as error:
-        raise ValueError(f"the file of {nouns} is {path!r}: {error}") from error
+        raise ValueError(f"{source}: {error}") from error
 
 
 def may_change(workers: str) -> bool:

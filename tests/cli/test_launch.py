@@ -103,7 +103,10 @@ def test_a_file_of_hosts_and_a_log_per_worker(ssh, tmp_path):
 
 def test_a_file_without_hosts(tmp_path, capsys):
     path = tmp_path / "hosts.txt"
-    for text, message in (("# none", "which has none; write one host per line"), ("a slots=4", "'a slots=4' is not a")):
+    for text, message in (
+        ("# none", "the file has none; write one host per line"),
+        ("a slots=4", "'a slots=4' is not a"),
+    ):
         path.write_text(text)
         check_mistake(capsys, message, lambda: launch.main([f"--hostfile={path}", "--", "train"]))
 

@@ -332,7 +332,7 @@ def _members(config: Config, stack: contextlib.ExitStack) -> Members | None:
     """Return the present workers, if the user named any, once there are enough."""
     if not config.workers:
         return None
-    members = stack.enter_context(Members(config.workers))
+    members = stack.enter_context(Members(config.workers, name="--workers"))
     members.wait(config.min_workers, lambda line: None if config.quiet else print(line, flush=True))
     return members
 
@@ -343,11 +343,11 @@ def _cluster(
     """Return the devices of the run, and notes about them for the user."""
     notes: list[str] = []
     if request.local_cluster is not None:
-        local = LocalCluster(request.local_cluster, report=notes.append)
+        local = LocalCluster(request.local_cluster, report=notes.append, name=request.name("local_cluster"))
         try:
             cluster = stack.enter_context(local)
         except RuntimeError as error:
-            raise ValueError(f"{request.quote('local_cluster')}: {error}") from error
+            raise ValueError(str(error)) from error
         notes += local.describe()
         devices = placing.requested_devices(request)
         if devices is not None:
