@@ -25,6 +25,7 @@ _GET_STATUS = "/tensorflow.WorkerService/GetStatus"
 PORTS = range(1, 65536)  # TCP's; 0 asks the kernel for a free one
 NO_PROXY = (("grpc.enable_http_proxy", 0),)
 
+closed: set[str] = set()  # "host:port" of workers of this process's LocalClusters that were closed
 # "host:port" of workers that answer: an operation there that has not ended in time (pulse)
 hung: "dict[str, concurrent.futures.Future[None]]" = {}
 
@@ -257,11 +258,12 @@ def unreachable(addresses: Mapping[int, str], failures: Mapping[int, str]) -> Un
       failures: {index: why it does not answer}.
     """
     names = ", ".join(f"worker {index} ({addresses[index]}): {failure}" for index, failure in failures.items())
-    port = split_address(addresses[next(iter(failures))])[1]
-    return UnreachableWorkerError(
-        f"{names}; start it there with `mtf-hetero worker --port={port}`, or check the address and the firewall",
-        {index: addresses[index] for index in failures},
-    )
+    workers = {index: addresses[index] for index in failures}
+    remedy = f"start it there with `mtf-hetero worker --port={split_address(next(iter(workers.values())))[1]}`"
+    remedy += ", or check the address and the firewall"
+    if closed & {*workers.values()}:
+        remedy = "the LocalCluster was closed; call this inside its `with` block"
+    return UnreachableWorkerError(f"{names}; {remedy}", workers)
 
 
 def name_workers(addresses: Mapping[int, str]) -> str:

@@ -18,7 +18,7 @@ from mtf_hetero._support import cores
 from mtf_hetero.cluster import packet_filter
 from mtf_hetero.cluster.cluster import Cluster
 from mtf_hetero.cluster.emulation import guard, isolation
-from mtf_hetero.cluster.probe import ask
+from mtf_hetero.cluster.probe import ask, closed
 from mtf_hetero.cluster.worker import LISTENS
 
 _LISTENS = re.compile(rf"^{LISTENS}(\S+)", re.MULTILINE)
@@ -239,6 +239,7 @@ class LocalCluster(LimitedProcesses):
             for index in indices:
                 self._launch(index, 0)
             self.addresses = [self._await(index) for index in indices]
+            closed.difference_update(self.addresses)
             for index in indices:
                 self.limit(index)
             if guard.DUTY_CYCLE in self.limits:
@@ -253,6 +254,11 @@ class LocalCluster(LimitedProcesses):
         except BaseException:
             self.close()
             raise
+
+    def close(self) -> None:
+        """End all workers, if they still run."""
+        super().close()
+        closed.update(self.addresses)
 
     def restart(self, index: int) -> None:
         """Start a worker again, at its address and with its limit. A running one is ended first."""
