@@ -3,6 +3,8 @@
 import argparse
 import atexit
 import contextlib
+import difflib
+import itertools
 import os
 import pathlib
 import sys
@@ -11,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 from mtf_hetero._support import files, start_up
+from mtf_hetero._support.schema import nearest_text
 
 WRONG_USAGE = 2
 OUTPUT_UNREAD = 141
@@ -23,6 +26,20 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.exit(WRONG_USAGE, f"error: {_one_line(message)}; see {self.prog} --help\n")
+
+    def parse_known_args(self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None):
+        """Refuse an unknown flag first: argparse would miss the required flag that it is a misspelling of."""
+        args = sys.argv[1:] if args is None else args
+        for argument in itertools.takewhile("--".__ne__, args):
+            if self._subparsers and not argument.startswith("-"):
+                break  # the flags after a command are that command's
+            name = argument.partition("=")[0]
+            # argparse reads a text with a space, "--threads=2 --gpus=none", as the value of the flag before
+            is_flag = name.startswith("--") and " " not in argument
+            if is_flag and name not in self._option_string_actions:
+                nearest = difflib.get_close_matches(name, self._option_string_actions, n=2)
+                self.error(f"{name} is unknown{nearest_text(nearest)}")
+        return super().parse_known_args(args, namespace)
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> object:
         """Refuse the value of --flag=--, which argparse makes an empty list."""

@@ -237,7 +237,7 @@ def _assumption(device: str, kind: _Rates) -> str:
 
 
 def _list(arguments: argparse.Namespace) -> str:
-    workers = convert_to_workers(arguments.workers or "")
+    workers = convert_to_workers(arguments.workers or "", "--workers")
     with command_line.capture_stderr():
         found = _describe(workers)
     return json.dumps(found, indent=2) + "\n" if arguments.json else _text(found)

@@ -135,6 +135,7 @@ def _report(arguments: argparse.Namespace) -> str:
         from mtf_hetero._compat import tf
         from mtf_hetero.cluster import Cluster, WorkerClaim
         from mtf_hetero.cluster.devices import shorten
+        from mtf_hetero.cluster.probe import convert_to_workers
         from mtf_hetero.cluster.watch import run_watched
         from mtf_hetero.cost import calibration
         from mtf_hetero.cost.hardware import cache_directory, representatives
@@ -143,7 +144,8 @@ def _report(arguments: argparse.Namespace) -> str:
         devices = None if arguments.devices is None else [name.strip() for name in arguments.devices.split(",")]
         if arguments.workers:
             chief = None if arguments.port is None else f":{arguments.port}"
-            cluster = Cluster.from_workers(arguments.workers, devices, chief=chief)
+            workers = convert_to_workers(arguments.workers, "--workers")
+            cluster = Cluster.from_workers(workers, devices, chief=chief)
         else:
             cluster = Cluster.local(devices)
         network = network_lib.find(arguments)

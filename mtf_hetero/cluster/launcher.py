@@ -97,7 +97,7 @@ def convert_to_hosts(texts: Sequence[str], port: int) -> tuple[Host, ...]:
 
 def read_hosts(path: str, port: int) -> tuple[Host, ...]:
     """Return the hosts of a file with one per line, as `convert_to_hosts` does."""
-    return read_lines(path, "hosts", "host", lambda lines: convert_to_hosts(lines, port))
+    return read_lines(path, f"--hostfile={path}", "host", lambda lines: convert_to_hosts(lines, port))
 
 
 def host_addresses(hosts: Sequence[Host]) -> tuple[str, ...]:

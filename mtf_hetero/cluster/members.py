@@ -42,6 +42,7 @@ class Members:
     Args:
       workers: "a:2222,b:2222" or a sequence of addresses; "@hosts.txt": a file with one address per line; ":2300":
         workers register at this port, with the secret of this process if there is one.
+      name: what the user calls them, for messages.
 
     Attributes:
       is_fixed: whether the workers never change.
@@ -56,26 +57,27 @@ class Members:
       ('10.0.0.7:2222', '10.0.0.8:2222')
     """
 
-    def __init__(self, workers: str | Sequence[str]) -> None:
+    def __init__(self, workers: str | Sequence[str], *, name: str = "workers") -> None:
+        self._name = name
         parts = workers.split(",") if isinstance(workers, str) else [*workers]
         self._workers = [part.strip() for part in parts if part.strip()]
         special = [part for part in self._workers if may_change(part)]
         if special and len(self._workers) > 1:
-            raise ValueError(f"workers has {special[0]!r} beside others; give addresses, one file, or one port")
+            raise ValueError(f"{name} has {special[0]!r} beside others; give addresses, one file, or one port")
         self.is_fixed = not special
         self._registry = None
         if special and special[0].startswith(":"):
             if not is_port(special[0][1:]):
-                raise ValueError(f"workers is {special[0]!r}; write a port from 1 to 65535, such as :2300")
-            self._registry = _Registry(int(special[0][1:]), secret.read())
-        self._present = convert_to_workers(self._workers) if self.is_fixed else ()
+                raise ValueError(f"{name} is {special[0]!r}; write a port from 1 to 65535, such as :2300")
+            self._registry = _Registry(int(special[0][1:]), secret.read(), name)
+        self._present = convert_to_workers(self._workers, name) if self.is_fixed else ()
         self._wrong = ""  # the last complaint about the file
 
     def __enter__(self) -> Self:
         if self._registry is not None:
             self._registry.start()
         else:
-            self._present = convert_to_workers(self._workers)
+            self._present = convert_to_workers(self._workers, self._name)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -87,7 +89,7 @@ class Members:
         if self._registry is not None:
             return self._registry.present()
         try:
-            self._present = convert_to_workers(self._workers)
+            self._present = convert_to_workers(self._workers, self._name)
             self._wrong = ""
         except ValueError as error:
             if str(error) != self._wrong:
@@ -125,10 +127,11 @@ class _Registry:
     Args:
       port: of this process, on all network interfaces.
       key: secret that workers must have; None: each worker may register.
+      name: what the user calls the workers.
     """
 
-    def __init__(self, port: int, key: bytes | None) -> None:
-        self.port, self.key = port, key
+    def __init__(self, port: int, key: bytes | None, name: str) -> None:
+        self.port, self.key, self._name = port, key, name
         self._workers: dict[str, _Entry] = {}  # by "host:port"
         self._own_key = secret.draw().encode()  # signs the time of a challenge
         self._lock = threading.Lock()
@@ -148,7 +151,7 @@ class _Registry:
             server.add_insecure_port(f"0.0.0.0:{self.port}")
         except RuntimeError as error:
             raise ValueError(
-                f"workers is ':{self.port}', a port that is in use on this machine; choose another port"
+                f"{self._name} is ':{self.port}', a port that is in use on this machine; choose another port"
             ) from error
         server.start()
         self._server = server

@@ -25,6 +25,7 @@ _GET_STATUS = "/tensorflow.WorkerService/GetStatus"
 PORTS = range(1, 65536)  # TCP's; 0 asks the kernel for a free one
 NO_PROXY = (("grpc.enable_http_proxy", 0),)
 
+closed: set[str] = set()  # "host:port" of workers of this process's LocalClusters that were closed
 # "host:port" of workers that answer: an operation there that has not ended in time (pulse)
 hung: "dict[str, concurrent.futures.Future[None]]" = {}
 
@@ -84,10 +85,14 @@ class Failures:
         return self.count > 1 or answer.outcome is Outcome.REFUSED  # a closed port leaves no doubt
 
 
-def convert_to_workers(workers: str | Sequence[str]) -> tuple[str, ...]:
+def convert_to_workers(workers: str | Sequence[str], name: str = "workers") -> tuple[str, ...]:
     """Return addresses of workers, ("a:2222", "b:2222"), from "a:2222,b:2222", a sequence, or a file "@hosts.txt".
 
     The file has one address per line. A # begins a comment.
+
+    Args:
+      workers: the addresses, or the file.
+      name: what the user calls them, for messages.
 
     Raises:
       ValueError: one is not host:port, or comes twice, or the file cannot be read or has none.
@@ -95,7 +100,7 @@ def convert_to_workers(workers: str | Sequence[str]) -> tuple[str, ...]:
     parts = workers.split(",") if isinstance(workers, str) else list(workers)
     addresses = tuple(part.strip() for part in parts if part.strip())
     if len(addresses) == 1 and addresses[0].startswith("@"):
-        return _read_workers(addresses[0][1:])
+        return read_lines(addresses[0][1:], f"{name}={addresses[0]}", "host:port", _checked)
     return _checked(addresses)
 
 
@@ -107,16 +112,12 @@ def _checked(addresses: tuple[str, ...]) -> tuple[str, ...]:
     return addresses
 
 
-def _read_workers(path: str) -> tuple[str, ...]:
-    return read_lines(path, "workers", "host:port", _checked)
-
-
-def read_lines(path: str, nouns: str, form: str, parse: Callable[[tuple[str, ...]], _Parsed]) -> _Parsed:
+def read_lines(path: str, source: str, form: str, parse: Callable[[tuple[str, ...]], _Parsed]) -> _Parsed:
     """Return what a function makes of the lines of a file, which are one or more. A # begins a comment.
 
     Args:
       path: of the file.
-      nouns: name of what its lines are.
+      source: how the user named the file, for messages.
       form: of a line.
       parse: raises ValueError for a wrong line.
 
@@ -128,14 +129,14 @@ def read_lines(path: str, nouns: str, form: str, parse: Callable[[tuple[str, ...
     except ValueError as error:
         why = str(error)
         why = why[:1].lower() + why[1:]
-        raise ValueError(f"the file of {nouns} is {path!r}: {why}; write one {form} per line") from error
+        raise ValueError(f"{source}: {why}; write one {form} per line") from error
     found = tuple(text for line in lines if (text := line.partition("#")[0].strip()))
     if not found:
-        raise ValueError(f"the file of {nouns} is {path!r}, which has none; write one {form} per line")
+        raise ValueError(f"{source}: the file has none; write one {form} per line")
     try:
         return parse(found)
     except ValueError as error:
-        raise ValueError(f"the file of {nouns} is {path!r}: {error}") from error
+        raise ValueError(f"{source}: {error}") from error
 
 
 def may_change(workers: str) -> bool:
@@ -257,11 +258,12 @@ def unreachable(addresses: Mapping[int, str], failures: Mapping[int, str]) -> Un
       failures: {index: why it does not answer}.
     """
     names = ", ".join(f"worker {index} ({addresses[index]}): {failure}" for index, failure in failures.items())
-    port = split_address(addresses[next(iter(failures))])[1]
-    return UnreachableWorkerError(
-        f"{names}; start it there with `mtf-hetero worker --port={port}`, or check the address and the firewall",
-        {index: addresses[index] for index in failures},
-    )
+    workers = {index: addresses[index] for index in failures}
+    remedy = f"start it there with `mtf-hetero worker --port={split_address(next(iter(workers.values())))[1]}`"
+    remedy += ", or check the address and the firewall"
+    if closed & {*workers.values()}:
+        remedy = "the LocalCluster was closed; call this inside its `with` block"
+    return UnreachableWorkerError(f"{names}; {remedy}", workers)
 
 
 def name_workers(addresses: Mapping[int, str]) -> str:

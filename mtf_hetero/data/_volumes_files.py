@@ -31,6 +31,7 @@ DTYPES = ("uint8", "int8", "uint16", "int16", "int32", "float16", "float32")
 SPLITS = (TRAIN, TEST)
 _MOST_FILES = 100_000  # their names have five digits
 FILE_BYTES = 2**28  # a larger file has one volume
+SIMULATION = "2LPT, cloud in cell; Eisenstein and Hu 1998 without wiggles"  # the method of `mtf-hetero data simulate`
 _FORMAT = "mtf_hetero volumes 1"
 _FRAMING_BYTES = 16  # of a TFRecord: its length and two checksums
 _TARGET_BYTES = 4  # float32

@@ -86,6 +86,11 @@ class Volumes:
         """Number of test volumes."""
         return self.manifest.test_size
 
+    @property
+    def is_simulated(self) -> bool:
+        """Return whether `mtf-hetero data simulate` made the set."""
+        return self.manifest.provenance.get("method") == files.SIMULATION
+
     def train_input_fn(
         self,
         batch_size: int,

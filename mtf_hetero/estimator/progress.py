@@ -44,6 +44,7 @@ class ProgressHook(tf.train.SessionRunHook):
       epoch_size: examples per epoch; None: no epoch is shown.
       busy: returns {device: the share of a step in which it computes}, as it was last measured; None: not shown.
       report: called with each log line; None: tf.logging.info.
+      pauses: from a global step to the seconds that training will stand from then on, for tests; None: for none.
 
     Raises:
       ValueError: a number that is not positive.
@@ -61,6 +62,7 @@ class ProgressHook(tf.train.SessionRunHook):
         epoch_size: int | None = None,
         busy: Callable[[], Mapping[str, float]] | None = None,
         report: Callable[[str], object] | None = None,
+        pauses: Callable[[int], float] | None = None,
     ) -> None:
         check_number(batch_size, "ProgressHook: batch_size", none=False)
         check_number(total_steps, "ProgressHook: total_steps")
@@ -70,6 +72,7 @@ class ProgressHook(tf.train.SessionRunHook):
         self._log_step_count_steps = log_step_count_steps
         self._loss_argument, self._stream, self._unit = loss, stream, unit
         self._busy = busy or dict
+        self._pauses = pauses or (lambda step: 0.0)
         self._report = report or (lambda line: tf.logging.info("%s", line))
         self._bars: _Bars | None = None
 
@@ -139,7 +142,7 @@ class ProgressHook(tf.train.SessionRunHook):
         means = {name: sum(values) / len(values) for name, values in self._recent.items() if values}
         speed, left, epoch = self._speed(), None, {}
         if speed and self._total_steps is not None:
-            left = max(self._total_steps - self._step, 0) / speed
+            left = max(self._total_steps - self._step, 0) / speed + self._pauses(self._step)
         if self._epoch_size is not None:
             epoch["epoch"] = self._epoch_number(self._step)
             epoch["epochs"] = None if self._total_steps is None else self._epoch_number(self._total_steps)

@@ -103,7 +103,10 @@ def test_a_file_of_hosts_and_a_log_per_worker(ssh, tmp_path):
 
 def test_a_file_without_hosts(tmp_path, capsys):
     path = tmp_path / "hosts.txt"
-    for text, message in (("# none", "which has none; write one host per line"), ("a slots=4", "'a slots=4' is not a")):
+    for text, message in (
+        ("# none", "the file has none; write one host per line"),
+        ("a slots=4", "'a slots=4' is not a"),
+    ):
         path.write_text(text)
         check_mistake(capsys, message, lambda: launch.main([f"--hostfile={path}", "--", "train"]))
 
@@ -211,6 +214,10 @@ MISTAKES = [
     ("--hosts=a --log_dir=/dev/null -- train", "--log_dir is '/dev/null': File exists; name another directory"),
     ("--hosts=a --hostfile=b -- train", "argument --hostfile: not allowed with argument --hosts"),
     ("-- train", "one of the arguments --hosts --hostfile is required"),
+    (
+        "--hostss=a,b -- train",
+        "--hostss is unknown; the nearest are --hosts and --hostfile; see mtf-hetero launch --help",
+    ),
     ("--hosts=a --ssh= -- train", "--ssh is empty; give a command, or leave it out"),
     ("--hosts=a --env=2x=3 -- train", "--env names '2x'; write NAME=VALUE, or NAME for its value here"),
     ("--hosts=a --env=NO_NAME -- train", "--env names 'NO_NAME', which is not set here; write NO_NAME=VALUE"),

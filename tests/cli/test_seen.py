@@ -1,6 +1,7 @@
 """The output of a training with the binary: rows and curves, tests during the training, refusals."""
 
 import re
+import time
 
 import pytest
 from absl.testing import flagsaver  # noqa: F401 - imported before the binary's flags are
@@ -9,7 +10,7 @@ from training_runs import CPUS, ONE, call, check_mistake, read_rows, run
 
 from mtf_hetero.cli.after import evaluate
 from mtf_hetero.cli.train.config import Config
-from mtf_hetero.cli.train.run import Run, validation_rule
+from mtf_hetero.cli.train.run import Run, validations
 
 
 @pytest.mark.full
@@ -68,16 +69,34 @@ def test_when_it_is_tested():
         train_size, test_size = 100, 10
 
     def steps(every, **values):
-        is_due = validation_rule(Config(eval_every=every, batch_size=30, train_epochs=4, **values), Images)
-        return [step for step in range(20) if is_due(step)]
+        tests = validations(Config(eval_every=every, batch_size=30, train_epochs=4, **values), Images)
+        due = [step for step in range(20) if tests.is_due(step)]
+        assert [tests.count_from(step) for step in range(20)] == [sum(s >= step for s in due) for step in range(20)]
+        return due
 
+    assert steps(None) == []
     assert steps("4") == [4, 8, 12]  # of 13
     assert steps("13") == []
     assert steps("1epoch") == steps("1 epochs") == [3, 6, 10]
     assert steps("2epochs", max_steps=9) == [6]
     assert steps("3epochs", max_steps=10) == []
     much = Config(eval_every="2", batch_size=30, train_epochs=2**31 - 1, max_steps=2**31 - 1)
-    assert validation_rule(much, Images)(2**30)  # no list of them is made
+    assert validations(much, Images).is_due(2**30)  # no list of them is made
+
+
+def test_the_time_left_counts_tests_as_long_as_those_so_far(tmp_path, capfd, monkeypatch):
+    clock, later = time.monotonic, [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock() + later[0])
+
+    def test(self, **path):
+        later[0] += 1000.0
+        return {"accuracy": 0.5, "loss": 1.0}
+
+    monkeypatch.setattr(Run, "test", test)
+    assert run(**ONE | {"max_steps": 8, "log_steps": 2}, eval_every=3, model_dir=tmp_path) == 0
+    lines = re.findall(r"^step (\d)/8 .* images/s.*?(?:  (\d+ \w+) left)?$", capfd.readouterr().err, re.MULTILINE)
+    assert dict(lines)["4"] == dict(lines)["6"] == "17 min"  # the test after step 6 is to come
+    assert not {dict(lines)["2"], dict(lines)["8"]} & {"17 min", "33 min"}
 
 
 def test_quiet_prints_the_result_alone(tmp_path, capfd):

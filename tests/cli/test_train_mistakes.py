@@ -52,18 +52,15 @@ ON_THREE = [  # devices
 OF_WORKERS = [
     ({"workers": "127.0.0.1:1"}, "worker 0 (127.0.0.1:1)"),
     ({"workers": "here"}, "worker address 'here' is not host:port"),
-    ({"local_cluster": "1.0,fast"}, "'fast' is not a number of cores"),
-    ({"local_cluster": "99"}, "asks for 99 cores for worker 0"),
+    ({"local_cluster": "1.0,fast"}, "--local_cluster is '1.0,fast': 'fast' is not a number of cores"),
+    ({"local_cluster": "99"}, "--local_cluster asks for 99 cores for worker 0"),
     ({"memory_limit": "16,8"}, "which only --layout=auto and --list_speed=auto use"),
     ({"list_speed": "auto", "memory_limit": "16,8", "devices": "cpu:0"}, "gigabytes of each of the 1 devices"),
     ({"noaugment": "x"}, "--noaugment=x does not take an argument"),
     ({"wire_dtype": "int8"}, "--wire_dtype is 'int8'; it must be one of bfloat16, float16"),
     ({"devices": "worker:0/cpu:0"}, "device 'worker:0/cpu:0'"),
-    (
-        {"workers": "@nowhere.txt"},
-        "the file of workers is 'nowhere.txt': no such file or directory; write one host:port per line",
-    ),
-    ({"workers": ":2300,b:2222"}, "workers has ':2300' beside others; give addresses, one file, or one port"),
+    ({"workers": "@nowhere.txt"}, "--workers=@nowhere.txt: no such file or directory; write one host:port per line"),
+    ({"workers": ":2300,b:2222"}, "--workers has ':2300' beside others; give addresses, one file, or one port"),
 ]
 MISTAKES = [*(({"devices": CPUS} | values, message) for values, message in ON_THREE), *OF_WORKERS]
 

@@ -1,6 +1,7 @@
 """Training on a user's own images: on any layout as on one device, resumed, tested, predicted and exported."""
 
 import json
+import re
 import shutil
 
 import numpy as np
@@ -134,6 +135,16 @@ def test_other_images_are_tested_by_the_numbers_of_the_run(photos, trained, tmp_
     draw(tmp_path / "dark" / "fox" / "a.jpg", (16, 16))
     assert call(evaluate, model_dir=trained, dataset=tmp_path / "dark") == 2
     assert "fox/a.jpg is of the class 'fox', which the trained network does not know" in capfd.readouterr().err
+
+
+def test_a_run_of_another_data_set_is_not_resumed(photos, trained, tmp_path, capfd):
+    other = draw_folders(tmp_path / "two", 24, (16, 16), classes=CLASSES[:2])
+    assert run(**SMALL, dataset=other, model_dir=trained) == 2
+    assert re.fullmatch(
+        f"error: --dataset is '{other}', but --model_dir holds {trained}/model.ckpt-8, which was trained on "
+        rf"'{photos}': variable '\S+' has shape .* here and .* there; choose another directory, or that data set\n",
+        capfd.readouterr().err,
+    )
 
 
 def test_mistakes_give_one_line_and_exit_code_2(tmp_path, capfd, monkeypatch):

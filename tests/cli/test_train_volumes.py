@@ -51,7 +51,7 @@ NUMBER = r"-?\d\S*"
 EACH = ", ".join(rf"{name} {NUMBER} \(R2 {NUMBER}\)" for name in ("omega_m", "sigma_8", "n_s"))
 SAID = {
     "cosmoflow_small": {
-        "set": "16 x 16 x 16 x 1, targets omega_m, sigma_8, n_s",
+        "set": "16 x 16 x 16 x 1, simulated, targets omega_m, sigma_8, n_s",
         "scores": [rf"mean absolute error of 3 volumes: {EACH}"],
     },
     "unet3d_small": {

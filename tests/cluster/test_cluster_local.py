@@ -179,7 +179,7 @@ def test_the_largest_worker_has_a_core_to_itself():
         ("-1", "'-1' is not a number"),
         ("nan", "'nan' is not a number"),
         ("1.0,", "'' is not a number"),
-        ([], "local_cluster is empty; give"),
+        ([], "LocalCluster is empty; give"),
         ([100000.0], "asks for 100000 cores for worker 0, but there are"),
     ],
 )
@@ -202,7 +202,7 @@ def test_a_worker_that_ends_at_its_start_is_reported(monkeypatch, fake_worker):
     monkeypatch.setattr("mtf_hetero.cluster.emulation.local._import_path", lambda: str(fake_worker))
     monkeypatch.chdir(fake_worker)
     local = LocalCluster([0.5])
-    with pytest.raises(RuntimeError, match="worker 0 of local_cluster ended with exit code 1 .*no luck today"):
+    with pytest.raises(RuntimeError, match="worker 0 of LocalCluster ended with exit code 1 .*no luck today"):
         local.__enter__()
     assert await_end(local.pids) == []
 

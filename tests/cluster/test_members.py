@@ -45,9 +45,9 @@ def test_a_file_is_read_again(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (None, "the file of workers is '.*': no such file or directory; write one host:port per line"),
+        (None, "^workers=@.*: no such file or directory; write one host:port per line"),
         (b"\xff", "it is not text; write"),
-        (b"# none\n", "which has none; write one host:port per line"),
+        (b"# none\n", "the file has none; write one host:port per line"),
         (b"a:1\na:1\n", "worker address 'a:1' is given twice"),
         (b"@hosts.txt\n", "worker address '@hosts.txt' is not host:port"),
     ],
@@ -64,7 +64,7 @@ def test_a_file_that_is_wrong_at_the_start(text, message, tmp_path):
 def test_no_regular_file_is_refused_at_once(kind, path, tmp_path):
     if path is None:
         os.mkfifo(path := tmp_path / "pipe")
-    message = f"^the file of workers is '{path}': it is a {kind}, not a regular file; write one host:port per line$"
+    message = f"^workers=@{path}: it is a {kind}, not a regular file; write one host:port per line$"
     with pytest.raises(ValueError, match=message), Members(f"@{path}"):
         pass
 

@@ -137,6 +137,27 @@ def test_lines_come_by_the_clock_and_the_first_at_once(tmp_path, monkeypatch):
     assert "images/s" not in lines[0] and "2.0 images/s  12 s left" in lines[1]
 
 
+def test_the_time_left_has_the_tests_to_come(tmp_path, monkeypatch):
+    now, lines = [0.0], []
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+
+    class Clock(tf.train.SessionRunHook):
+        def after_run(self, run_context, run_values):
+            now[0] += 2.0
+
+    hook = ProgressHook(
+        4, 10, log_step_count_steps=2, stream=io.StringIO(), report=lines.append, pauses=lambda step: 5.0 * (step < 8)
+    )
+    make(tmp_path).train(line_data, max_steps=10, hooks=[Clock(), hook])
+    assert [line.partition("images/s")[2].strip() for line in lines] == [
+        "21 s left",
+        "17 s left",
+        "13 s left",
+        "4 s left",
+        "",
+    ]
+
+
 def test_a_terminal_has_a_bar_and_the_devices_below(tmp_path, monkeypatch):
     terminal = on_terminal(monkeypatch)
     make(tmp_path).train(line_data, steps=2)

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from mtf_hetero.cluster import Cluster, LocalCluster
-from mtf_hetero.placement import Request
+from mtf_hetero.cluster import Cluster, LocalCluster, UnreachableWorkerError
+from mtf_hetero.placement import Request, requested_cluster
 
 
 def test_shares_of_several_axes():
@@ -28,6 +28,10 @@ def test_workers_of_a_local_cluster():
         assert Request(workers=local).workers == Request(workers=cluster).workers == cluster.workers
     with pytest.raises(ValueError, match=r"^workers is a LocalCluster without workers; write `with LocalCluster\("):
         Request(workers=local)
+    with pytest.raises(
+        UnreachableWorkerError, match=r"refused; the LocalCluster was closed; call this inside its `with`"
+    ):
+        requested_cluster(Request(workers=cluster))
 
 
 def test_what_is_measured():

@@ -121,7 +121,9 @@ def describe(dataset: Dataset) -> str:
         f"{name}: {dataset.train_size:,} training and {dataset.test_size:,} test {unit(dataset)} of "
         f"{' x '.join(map(str, dataset.image_shape))}"
     )
-    if isinstance(dataset, data.Volumes) or not dataset.digest:
+    if isinstance(dataset, data.Volumes):
+        return f"{text}, simulated" if dataset.is_simulated else text
+    if not dataset.digest:
         return text
     return f"{text}, {dataset.classes} classes: {join_names(dataset.class_names)}"
 

@@ -54,8 +54,7 @@ def prepare(config: Config, stack: contextlib.ExitStack) -> Draft:
     if config.model_dir is not None:
         path = saver_lib.find(config.model_dir).path
         if path is not None:
-            why = "--model_dir holds {path}, which this model, data set and optimizer cannot resume"
-            _check_checkpoint(path, draft.shapes, why)
+            _check_checkpoint(path, draft.shapes, *recorded.explain_mismatch(config))
             left = _steps_left(draft, path)
             if missed := ", ".join(str(step) for step in config.trace_steps if step >= left):
                 notes = *notes, f"not traced: {missed}, for {left} steps are left"
@@ -332,7 +331,7 @@ def _members(config: Config, stack: contextlib.ExitStack) -> Members | None:
     """Return the present workers, if the user named any, once there are enough."""
     if not config.workers:
         return None
-    members = stack.enter_context(Members(config.workers))
+    members = stack.enter_context(Members(config.workers, name="--workers"))
     members.wait(config.min_workers, lambda line: None if config.quiet else print(line, flush=True))
     return members
 
@@ -343,11 +342,11 @@ def _cluster(
     """Return the devices of the run, and notes about them for the user."""
     notes: list[str] = []
     if request.local_cluster is not None:
-        local = LocalCluster(request.local_cluster, report=notes.append)
+        local = LocalCluster(request.local_cluster, report=notes.append, name=request.name("local_cluster"))
         try:
             cluster = stack.enter_context(local)
         except RuntimeError as error:
-            raise ValueError(f"{request.quote('local_cluster')}: {error}") from error
+            raise ValueError(str(error)) from error
         notes += local.describe()
         devices = placing.requested_devices(request)
         if devices is not None:
@@ -361,21 +360,23 @@ def _cluster(
     return cluster, tuple(notes)
 
 
-def _check_checkpoint(path: str, shapes: Mapping[str, list[int]], why: str) -> None:
+def _check_checkpoint(
+    path: str, shapes: Mapping[str, list[int]], why: str, remedy: str = "choose another directory"
+) -> None:
     """Raise ValueError if a checkpoint lacks the variables of a network.
 
     Args:
       path: the checkpoint.
       shapes: {variable: its shape}.
       why: the meaning of it, with {path}.
+      remedy: for the user.
     """
     saved = dict(tf.train.list_variables(path))
     for name, shape in shapes.items():
         if saved.get(name) != shape:
             has = f"shape {saved[name]}" if name in saved else "no such variable"
             raise ValueError(
-                f"{why.format(path=path)}: variable {name!r} has shape {shape} here and {has} there; choose another "
-                "directory"
+                f"{why.format(path=path)}: variable {name!r} has shape {shape} here and {has} there; {remedy}"
             )
 
 

@@ -158,6 +158,18 @@ def load(directory: str | None) -> Record | None:
         raise ValueError(f"{path} cannot be read: {error}; delete it, and name --model and --dataset") from error
 
 
+def explain_mismatch(config: Config) -> tuple[str, str]:
+    """Return why a checkpoint in --model_dir has other variables, with {path} for the checkpoint, and the remedy."""
+    record, dataset = load(config.model_dir), config_file.full_path(config, "dataset")
+    if record is not None and record.dataset != dataset:
+        why = f"--dataset is {dataset!r}, but --model_dir holds {{path}}, which was trained on {record.dataset!r}"
+        return why, "choose another directory, or that data set"
+    return (
+        "--model_dir holds {path}, which this model, data set and optimizer cannot resume",
+        "choose another directory",
+    )
+
+
 def _read_images(value: object) -> dict[str, Any]:
     """Read the facts that `save` wrote about a set of images."""
     images = _IMAGES.read(value, "images")

@@ -1,5 +1,6 @@
 """A training run: `prepare` checks it and places it, and `training` runs it."""
 
+import bisect
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
@@ -285,7 +286,7 @@ def check_steps(config: Config, dataset: inputs.Dataset) -> None:
             f"{dataset.train_size} {inputs.unit(dataset)} in batches of {config.batch_size}; give "
             f"--train_epochs={needed}"
         )
-    validation_rule(config, dataset)
+    validations(config, dataset)
     for step in config.trace_steps:
         if step >= last:
             raise ValueError(
@@ -294,36 +295,49 @@ def check_steps(config: Config, dataset: inputs.Dataset) -> None:
             )
 
 
-def validation_rule(config: Config, dataset: inputs.Dataset) -> Callable[[int], bool]:
-    """Return a function from a global step to whether the network is tested after it.
+@dataclasses.dataclass(frozen=True)
+class Validations:
+    """Describes the steps before the last one after which the network is tested. No list of them is made.
+
+    Args:
+      numbers: of the steps, or of the epochs at whose ends they are.
+      step_at: from such a number to the step.
+    """
+
+    numbers: range
+    step_at: Callable[[int], int]
+
+    def is_due(self, step: int) -> bool:
+        """Return whether the network is tested after a global step."""
+        index = len(self.numbers) - self.count_from(step)
+        return index < len(self.numbers) and self.step_at(self.numbers[index]) == step
+
+    def count_from(self, step: int) -> int:
+        """Return the number of tests after a global step and later ones."""
+        return len(self.numbers) - bisect.bisect_left(self.numbers, step, key=self.step_at)
+
+
+def validations(config: Config, dataset: inputs.Dataset) -> Validations:
+    """Return the tests of --eval_every.
 
     Raises:
       ValueError: no such step comes before the end of the training, or the test set is empty.
     """
     if config.eval_every is None:
-        return lambda step: False
+        return Validations(range(0), int)
     if not dataset.test_size:
         raise ValueError(
             f"--eval_every is {config.eval_every!r}, but {config.dataset} has no test {inputs.unit(dataset)}; remove it"
         )
     (every, is_of_epochs), last = parse_eval_every(config.eval_every), total_steps(config, dataset)
-
-    def is_due(step: int) -> bool:
-        if not 0 < step < last:  # the last one is always tested
-            return False
-        if not is_of_epochs:
-            return step % every == 0
-        epoch = -(-step * config.batch_size // dataset.train_size)
-        is_whole = steps_of_epochs(config, dataset, epoch) == step
-        return is_whole and epoch % every == 0 and epoch <= config.train_epochs
-
-    first = steps_of_epochs(config, dataset, every) if is_of_epochs else every
-    if first > last:
+    step_at = functools.partial(steps_of_epochs, config, dataset) if is_of_epochs else int
+    if step_at(every) > last:
         raise ValueError(
             f"--eval_every is {config.eval_every!r}, but the training ends before, after step {last}; give a smaller "
             "number, or remove it: the end of the training is tested anyway"
         )
-    return is_due
+    numbers = range(every, config.train_epochs + 1 if is_of_epochs else last, every)
+    return Validations(numbers[: bisect.bisect_left(numbers, last, key=step_at)], step_at)  # the last is tested anyway
 
 
 def make_optimizer(config: Config, steps: int) -> network.Optimizer:

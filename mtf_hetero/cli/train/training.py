@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from typing import Any
 
 import mtf_hetero
@@ -12,7 +13,7 @@ from mtf_hetero._support import command_line, extras, logs
 from mtf_hetero.cli.train import best, config_file, inputs, recorded
 from mtf_hetero.cli.train.best import TEST, VALIDATION
 from mtf_hetero.cli.train.prepare import place_with, place_without
-from mtf_hetero.cli.train.run import LOST, Run, validation_rule
+from mtf_hetero.cli.train.run import LOST, Run, validations
 from mtf_hetero.cluster import UnreachableWorkerError
 from mtf_hetero.cost.trace import TraceHook
 from mtf_hetero.estimator import Place
@@ -78,6 +79,8 @@ class Training:
         self._first = run
         self._log = MetricsLog(os.path.join(run.model_dir, METRICS))
         self._unit = inputs.unit(run.dataset)
+        self._validations = validations(run.config, run.dataset)
+        self._validated, self._validation_seconds = 0, 0.0  # the number of tests so far, and their time
         self._load = DeviceLoad(run.devices, run.cluster.workers) if run.config.busy_steps != 0 else None
         self._course = Course(
             run,
@@ -158,14 +161,14 @@ class Training:
                 epoch_size=run.dataset.train_size,
                 busy=None if self._load is None else self._load.shares,
                 report=lambda line: extras.write_above_bars(line, sys.stderr),
+                pauses=self._seconds_of_validations,
             )
             hooks.append(progress)
         if config.eval_every is not None:
-            is_due = validation_rule(config, run.dataset)
             saver = ValidatingSaverHook(
                 run.model_dir,
                 save_secs=config.save_checkpoints_secs,
-                is_due=lambda step: is_due(int(step)) and not self._log.has(VALIDATION, step),
+                is_due=lambda step: self._validations.is_due(int(step)) and not self._log.has(VALIDATION, step),
                 evaluate=self._validate,
             )
             hooks.append(saver)
@@ -184,11 +187,18 @@ class Training:
 
     def _validate(self, step: int, path: str) -> bool:
         """Test a checkpoint, keep the best one, and return whether the training is to stop."""
+        begin = time.monotonic()
         report = self._test_and_log(VALIDATION, step, path)
         tests = self._keep_best(step, path)
+        self._validated += 1
+        self._validation_seconds += time.monotonic() - begin
         if not self.run.config.quiet:
             extras.write_above_bars(f"step {step}: {report}; {tests.describe()}")
         return self._is_over(tests)
+
+    def _seconds_of_validations(self, step: int) -> float:
+        """Return the time that the tests from a step on will take, as long as those so far; 0 before the first one."""
+        return self._validations.count_from(step) * self._validation_seconds / max(self._validated, 1)
 
     def _keep_best(self, step: int, path: str) -> best.Tests:
         """Keep a checkpoint that was tested if that test is the best one; return the tests."""

@@ -18,7 +18,7 @@ from mtf_hetero._support import cores
 from mtf_hetero.cluster import packet_filter
 from mtf_hetero.cluster.cluster import Cluster
 from mtf_hetero.cluster.emulation import guard, isolation
-from mtf_hetero.cluster.probe import ask
+from mtf_hetero.cluster.probe import ask, closed
 from mtf_hetero.cluster.worker import LISTENS
 
 _LISTENS = re.compile(rf"^{LISTENS}(\S+)", re.MULTILINE)
@@ -28,8 +28,12 @@ _SHOWN_LINES = 5
 _ENVIRONMENT = {"PYTHONUNBUFFERED": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
 
 
-def convert_to_fractions(fractions: str | Sequence[float]) -> tuple[float, ...]:
+def convert_to_fractions(fractions: str | Sequence[float], name: str = "LocalCluster") -> tuple[float, ...]:
     """Return the cores of each worker, (1.0, 0.5, 0.25), from "1.0,0.5,0.25" or a sequence.
+
+    Args:
+      fractions: what to convert.
+      name: what the user calls the workers.
 
     Raises:
       ValueError: one is not a positive number, or there is none.
@@ -43,21 +47,22 @@ def convert_to_fractions(fractions: str | Sequence[float]) -> tuple[float, ...]:
             number = math.nan
         if not (math.isfinite(number) and number >= 0.01):
             raise ValueError(
-                f"local_cluster is {fractions!r}: {part!r} is not a number of cores; give one per worker, of 0.01 or "
+                f"{name} is {fractions!r}: {part!r} is not a number of cores; give one per worker, of 0.01 or "
                 "more, as in 1.0,0.5,0.25"
             )
         cores.append(number)
     if not cores:
-        raise ValueError("local_cluster is empty; give the cores of each worker, as in 1.0,0.5,0.25")
+        raise ValueError(f"{name} is empty; give the cores of each worker, as in 1.0,0.5,0.25")
     return tuple(cores)
 
 
-def assign_cores(fractions: Sequence[float], cores: Sequence[int]) -> list[list[int]]:
+def assign_cores(fractions: Sequence[float], cores: Sequence[int], name: str = "LocalCluster") -> list[list[int]]:
     """Assign the least loaded cores to each worker, to the largest worker first.
 
     Args:
       fractions: how many cores' worth of time each worker gets.
       cores: the numbers of the cores there are.
+      name: what the user calls the workers.
 
     Raises:
       ValueError: one worker needs more cores than there are.
@@ -72,7 +77,7 @@ def assign_cores(fractions: Sequence[float], cores: Sequence[int]) -> list[list[
         count = math.ceil(fractions[index])
         if count > len(load):
             raise ValueError(
-                f"local_cluster asks for {fractions[index]:g} cores for worker {index}, but there are only {len(load)}"
+                f"{name} asks for {fractions[index]:g} cores for worker {index}, but there are only {len(load)}"
             )
         assigned[index] = sorted(sorted(load, key=lambda core: (load[core], core))[:count])
         for core in assigned[index]:
@@ -90,6 +95,7 @@ class LimitedProcesses:
     Args:
       fractions: cores of each process: "1.0,0.5,0.25" or a sequence; more than 1 is several cores.
       report: called with a line for the user; None: tf.logging.warning.
+      name: what messages call the workers.
       allow_groups: False stops and continues the processes even if a quota is possible.
 
     Raises:
@@ -101,12 +107,14 @@ class LimitedProcesses:
         fractions: str | Sequence[float],
         *,
         report: Callable[[str], None] | None = None,
+        name: str = "LocalCluster",
         allow_groups: bool = True,
     ) -> None:
-        self.fractions = convert_to_fractions(fractions)
+        self.fractions = convert_to_fractions(fractions, name)
         there = cores.usable_cores()
-        self._cores = assign_cores(self.fractions, there)
+        self._cores = assign_cores(self.fractions, there, name)
         self._core_count = len(there)
+        self._name = name
         self._report = report or tf.logging.warning
         self._allow_groups = allow_groups
         self._guard: subprocess.Popen[bytes] | None = None
@@ -118,7 +126,7 @@ class LimitedProcesses:
     def __enter__(self) -> Self:
         if sum(self.fractions) > self._core_count:
             self._report(
-                f"local_cluster asks for {sum(self.fractions):g} cores in all, but there are only "
+                f"{self._name} asks for {sum(self.fractions):g} cores in all, but there are only "
                 f"{self._core_count}: the workers slow each other down"
             )
         self._directory = pathlib.Path(tempfile.mkdtemp(prefix="mtf_hetero_workers_"))
@@ -186,7 +194,7 @@ class LimitedProcesses:
             pass  # then there is no answer either
         answer = json.loads(guard.stdout.readline() or '{"error": "the process that runs the workers has ended"}')
         if "error" in answer:
-            raise RuntimeError(f"local_cluster: {answer['error']}")
+            raise RuntimeError(f"{self._name}: {answer['error']}")
         return answer
 
 
@@ -231,20 +239,26 @@ class LocalCluster(LimitedProcesses):
             for index in indices:
                 self._launch(index, 0)
             self.addresses = [self._await(index) for index in indices]
+            closed.difference_update(self.addresses)
             for index in indices:
                 self.limit(index)
             if guard.DUTY_CYCLE in self.limits:
-                self._report(f"local_cluster limits its workers by {guard.DUTY_CYCLE}: speeds are approximate")
+                self._report(f"{self._name} limits its workers by {guard.DUTY_CYCLE}: speeds are approximate")
             if reason := isolation.why_not():
                 who = "anyone who can reach this machine" if packet_filter.why_not() else "any user of this machine"
                 self._report(
-                    f"local_cluster: {who} can run code in its workers and in this process, because TensorFlow's "
+                    f"{self._name}: {who} can run code in its workers and in this process, because TensorFlow's "
                     f"server has no authentication. No private network: {reason}"
                 )
             return Cluster.from_workers(self.addresses, timeout_seconds=60.0)
         except BaseException:
             self.close()
             raise
+
+    def close(self) -> None:
+        """End all workers, if they still run."""
+        super().close()
+        closed.update(self.addresses)
 
     def restart(self, index: int) -> None:
         """Start a worker again, at its address and with its limit. A running one is ended first."""
@@ -285,7 +299,7 @@ class LocalCluster(LimitedProcesses):
             if code is not None or time.monotonic() > end:
                 how = "did not start in time" if code is None else f"ended with exit code {code} when it started"
                 last = self.last_lines(index) or "nothing"
-                raise RuntimeError(f"worker {index} of local_cluster {how}; its last output: {last}")
+                raise RuntimeError(f"worker {index} of {self._name} {how}; its last output: {last}")
             time.sleep(0.05)
 
 

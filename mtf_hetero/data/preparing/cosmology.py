@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 
 from mtf_hetero._support import extras
-from mtf_hetero.data._volumes_files import Manifest, Planes, write_volumes
+from mtf_hetero.data._volumes_files import SIMULATION, Manifest, Planes, write_volumes
 from mtf_hetero.data.source import TEST, TRAIN
 
 _MOST_CELLS = 1024  # along an edge: 8 GiB for each array of the simulation
@@ -236,7 +236,7 @@ def write_universes(
     """
     check_numbers(train=train, test=test, size=size, cell=cell, seed=seed)
     provenance = {
-        "method": "2LPT, cloud in cell; Eisenstein and Hu 1998 without wiggles",
+        "method": SIMULATION,
         "values": "log(1 + density)",
         "cell": cell,
         "seed": seed,
