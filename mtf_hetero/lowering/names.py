@@ -12,17 +12,18 @@ from mtf_hetero._support.names import absent_axis, listing, nearest
 from mtf_hetero.layout import Layout
 
 
-def check(layout: Layout, dim_names: Collection[str]) -> None:
+def check(layout: Layout, dim_names: Collection[str], splittable: Collection[str]) -> None:
     """Raise ValueError where a rule names no dimension of a graph, or no axis: for a layout of this graph alone.
 
     Args:
       layout: the layout.
       dim_names: names of the dimensions of the graph's tensors.
+      splittable: those of them that may be split, which an error lists.
     """
     axes = [axis for axis, _ in layout.mesh_shape]
     for dim, axis in layout.rules:
         if dim not in dim_names:
-            _refuse(dim, axis, dim_names)
+            _refuse(dim, axis, splittable)
         if axis not in axes:
             raise ValueError(absent_axis(f"layout rule {dim}:{axis} names", axis, axes, layout.mesh_text))
 

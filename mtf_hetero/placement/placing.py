@@ -13,7 +13,7 @@ from mtf_hetero.cluster.watch import run_watched
 from mtf_hetero.cost.hardware import cache_directory
 from mtf_hetero.cost.machines import Machines
 from mtf_hetero.cost.model import ALONE, AXIS
-from mtf_hetero.graph.names import dimension_sizes
+from mtf_hetero.graph.names import dimension_sizes, extents
 from mtf_hetero.graph.walk import tensor_shapes
 from mtf_hetero.layout import Layout
 from mtf_hetero.layout.convert import convert_to_mesh_shape
@@ -246,7 +246,7 @@ def place(
         return Placement(cluster, layout.layout, layout)
     if isinstance(layout, Layout):
         requested_mesh(request, cluster.devices)
-        names_lib.check(layout, dimension_sizes(graph.operations))
+        names_lib.check(layout, dimension_sizes(graph.operations), extents(graph.operations))
         return Placement(cluster, layout)
     split = None if layout == AUTO else _make_layout(request, graph, cluster.devices)
     if not request.is_measured:
@@ -271,7 +271,7 @@ def _make_layout(request: Request, graph: mtf.Graph, devices: Sequence[str]) -> 
         recipe, shares = LAYOUTS[words], dict(empty.shares)
         layout = recipe(graph, mesh_shape=empty.mesh_shape, shares=shares, **request.options)
     try:
-        names_lib.check(layout, dimension_sizes(graph.operations))
+        names_lib.check(layout, dimension_sizes(graph.operations), extents(graph.operations))
     except ValueError as error:
         raise ValueError(f"{request.quote('layout')}: {error}") from error
     _check_axes(request, graph, layout)

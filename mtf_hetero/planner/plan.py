@@ -182,7 +182,7 @@ class Plan:
         for dim in dims:
             largest[dim.name] = max(largest.get(dim.name, 0), dim.size)
         try:
-            names.check(self.layout, largest)
+            names.check(self.layout, largest, largest)
         except ValueError as error:
             raise PlanError(f"the plan does not fit the graph: {error}; plan anew") from error
         for name, extent in self.extents.items():

@@ -222,9 +222,9 @@ def test_a_layout_is_kept_for_another_graph():
     with pytest.raises(
         ValueError, match="rule q:x names dimension 'q', which no tensor of the graph has; .* are b, c$"
     ):
-        names.check(layout, ["b", "c"])
+        names.check(layout, ["b", "c", "whole0"], ["b", "c"])
     with pytest.raises(ValueError, match="rule q:z names mesh axis 'z'"):
-        names.check(Layout("x:2", "b:x;q:z"), ["b", "q"])
+        names.check(Layout("x:2", "b:x;q:z"), ["b", "q"], ["b", "q"])
 
 
 def test_slice_shape_without_a_processor():
