@@ -6,6 +6,8 @@ import threading
 import time
 from typing import Any
 
+import keras
+
 import mtf_hetero.keras
 from benchmarks.cases.keras_fit import COMPILED, KERAS
 from benchmarks.frameworks import keras_steps
@@ -66,7 +68,7 @@ class KerasFit:
         def wait(batch: int, logs: Any) -> None:
             self._turns.acquire()
 
-        callback = keras_steps.watcher(
+        callback = keras.callbacks.LambdaCallback(
             on_train_batch_begin=wait,
             on_train_batch_end=lambda batch, logs: self._step_taken(float(logs["loss"])),
         )

@@ -37,14 +37,6 @@ def make(network: str, examples: int, pixels: int, layers: int, seed: int) -> tu
     return model, x, rng.integers(0, CLASSES, examples)
 
 
-def watcher(**hooks: Callable[..., None]) -> Any:
-    """Return a callback of a kind that `fit` knows not to look at weights, which would be copied for it each time."""
-    callback = keras.callbacks.TerminateOnNaN()
-    for name, function in hooks.items():
-        setattr(callback, name, function)
-    return callback
-
-
 def _classifier(make_base: Callable[..., Any], pixels: int) -> Any:
     base = make_base(weights=None, include_top=False, input_shape=(pixels, pixels, 3), pooling="avg")
     for layer in base.layers:
