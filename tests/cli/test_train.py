@@ -92,7 +92,9 @@ def test_a_dry_run_says_what_it_takes_and_trains_nothing(tmp_path, capfd):
     rows = re.findall(r"^  (\S+) +\d+ over model: ", out, re.MULTILINE)
     assert rows[0] == "batch" and not any(row.startswith(("conv", "pool")) for row in rows)  # the same for each of them
     assert re.search(r"MB +weights +optimizer +gradients +activations +messages +runtime +peak", out)
-    assert [line.split()[0] for line in out.splitlines()[-3:]] == CPUS.split(",")
+    *_, first, second, third, empty, last = out.splitlines()
+    assert [line.split()[0] for line in (first, second, third)] == CPUS.split(",")
+    assert (empty, last) == ("", "Nothing was trained, because of --dry_run.")
     assert "test accuracy" not in out and not (tmp_path / "model").exists()
 
 

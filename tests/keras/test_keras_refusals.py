@@ -48,7 +48,7 @@ TWO = {"devices": "cpu:0,cpu:1", "layout": "batch"}
 WRONG = [  # options, and what is said of them
     ({"layout": "bach"}, "layout is 'bach'; it must be one of batch, even"),
     ({"list_speed": [1, 2]}, r"list_speed is \[1, 2\] and layout 'auto': it chooses all sizes; remove list_speed"),
-    ({"list_speed": "3", **TWO}, "list_speed is '3': .* 1 numbers for 2 processors; give one per"),
+    ({"list_speed": "3", **TWO}, "list_speed is '3': .* 1 number for 2 processors; give one per"),
     ({"list_speed": "fast,slow", **TWO}, "'fast' is not a number; give one per processor"),
     ({**TWO, "layout": mtf_hetero.Layout("all:3", "batch:all")}, "all:3 has 3 processors, but there are 2 devices"),
     ({"devices": "cpu"}, "devices names 'cpu'; write cpu:N or gpu:N"),
