@@ -154,6 +154,7 @@ def test_formats_are_read_as_pillow_reads_them(tmp_path):
         np.testing.assert_allclose(image, np.asarray(expected, np.int32), atol=2, err_msg=mode)
 
 
+@pytest.mark.full
 def test_photos_are_turned_as_their_exif_data_say(tmp_path):
     image = Image.fromarray(np.kron(np.arange(24, dtype=np.uint8).reshape(4, 6) * 10, np.ones([8, 8], np.uint8)))
     paths = []

@@ -79,6 +79,7 @@ def test_the_table(explained):
     assert "*: the plan. -: not possible," in lines[-4] and max(map(len, lines)) <= 80
 
 
+@pytest.mark.full
 def test_layers_that_share_the_batch_cannot_change_alone():
     convolutions = [keras.layers.Conv2D(32, 3, activation="relu"), keras.layers.Conv2D(32, 3)]
     model = keras.Sequential([keras.Input((64, 64, 3)), *convolutions])
