@@ -22,6 +22,7 @@ SUFFIX = ".keras"
 _SAFE = (3, 11)  # the first version whose safe mode holds: CVE-2025-1550, CVE-2025-8747
 _NORMALIZATION = "input_normalization"
 _NORMALISING = (keras.layers.Normalization, keras.layers.Rescaling)
+_IN_PYTHON = "; in Python, mtf_hetero.plan and mtf_hetero.keras.fit take any model"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,12 +172,14 @@ def facts(model: keras.Model) -> Facts:
     if len(inputs) != 1 or len(outputs) != 1:
         raise ValueError(
             f"model {model.name!r} has {len(inputs)} inputs and {len(outputs)} outputs; give a model with one of each"
+            f"{_IN_PYTHON}"
         )
     shape = tuple(inputs[0].shape[1:])
     if len(shape) not in (3, 4) or not inputs[0].dtype.startswith(("float", "bfloat")):
         raise ValueError(
             f"model {model.name!r} needs {inputs[0].dtype} [batch, {', '.join(map(str, shape))}]; give a model for "
             "images, [batch, height, width, channels], or volumes, [batch, depth, height, width, channels]"
+            f"{_IN_PYTHON}"
         )
     parameters = sum(variable.value.shape.num_elements() for variable in model.trainable_variables)
     return Facts(shape, tuple(outputs[0].shape[1:]), parameters)
