@@ -44,39 +44,36 @@ def save(name, width, height, parts):
 
 
 def draw_split():
-    """60 filters divided evenly and by speed, and how long each device computes and waits."""
-    left, scale_filters, time_left, scale_time = 20, 5.2, 455, 95
+    """60 filters divided evenly and by speed, and how long each device computes and waits; legible at 400 pixels."""
+    left, scale_filters, time_left, scale_time = 20, 6.8, 82, 86
     parts = []
     for number, (name, sizes) in enumerate(SPLITS.items()):
-        top = 18 + 168 * number
-        parts.append(text(left, top + 14, name, size=16, weight="bold"))
-        if not number:
-            parts.append(text(left + 60, top + 14, "60 filters of a layer", size=13, colour=SOFT))
+        top = 16 + 212 * number
+        seconds = [size / speed for size, speed in zip(sizes, SPEEDS.values(), strict=True)]
+        end = time_left + max(seconds) * scale_time
+        parts.append(text(left, top + 14, f"60 filters, {name}", size=17, weight="bold"))
+        x = left
+        for row, device in enumerate(SPEEDS):
+            width, y = sizes[row] * scale_filters, top + 84 + 34 * row
+            parts.append(box(x, top + 26, width - 2, 36, COLOURS[device]))
+            middle = x + width / 2 - 1
             parts.append(
-                text(time_left, top + 14, "time that each device computes, by its speed", size=13, colour=SOFT)
+                text(middle, top + 50, str(sizes[row]), size=16, anchor="middle", colour="#FFFFFF", weight="bold")
             )
-        x, end = left, max(size / speed for size, speed in zip(sizes, SPEEDS.values(), strict=True))
-        for row, (device, speed) in enumerate(SPEEDS.items()):
-            size, y = sizes[row], top + 30 + 36 * row
-            seconds = size / speed
-            parts.append(box(x, top + 30, size * scale_filters - 2, 100, COLOURS[device]))
-            middle = x + size * scale_filters / 2 - 1
-            parts.append(text(middle, top + 86, str(size), size=15, anchor="middle", colour="#FFFFFF", weight="bold"))
-            x += size * scale_filters
-            parts.append(text(time_left - 12, y + 19, device, anchor="end"))
-            parts.append(box(time_left, y, seconds * scale_time, 28, COLOURS[device]))
-            if end - seconds > 0.01:
-                parts.append(box(time_left + seconds * scale_time + 1, y, (end - seconds) * scale_time - 1, 28, WAIT))
-                middle = time_left + (seconds + end) / 2 * scale_time
-                parts.append(text(middle, y + 19, "waits", size=13, anchor="middle", colour=SOFT))
+            x += width
+            parts.append(text(left, y + 19, device, size=16))
+            done = time_left + seconds[row] * scale_time
+            parts.append(box(time_left, y, done - time_left, 26, COLOURS[device]))
+            if end - done > 1:
+                parts.append(box(done + 1, y, end - done - 1, 26, WAIT))
+                parts.append(text((done + end) / 2, y + 19, "waits", size=15, anchor="middle", colour=SOFT))
         parts.append(
-            f'<line x1="{time_left + end * scale_time:g}" y1="{top + 24}" x2="{time_left + end * scale_time:g}" '
-            f'y2="{top + 136}" stroke="{INK}" stroke-width="1.5"/>'
+            f'<line x1="{end:g}" y1="{top + 78}" x2="{end:g}" y2="{top + 184}" stroke="{INK}" stroke-width="1.5"/>'
         )
         if number:
-            note = f"all end together: {4 / end:.1f} times as fast"
-            parts.append(text(time_left + end * scale_time + 12, top + 86, note, weight="bold"))
-    save("split.svg", 860, 340, parts)
+            faster = 20 / SPEEDS["cpu:0"] / max(seconds)
+            parts.append(text(end + 14, top + 136, f"all end together: {faster:.1f}x as fast", size=17, weight="bold"))
+    save("split.svg", 448, 424, parts)
 
 
 STEPS = (  # of the data flow: (column, row, title, lines)
