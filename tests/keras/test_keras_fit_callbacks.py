@@ -253,7 +253,7 @@ LOOKS = {  # all that a callback may do after a batch, with a function that was 
 
 
 class Known:
-    """What a program has of a model before its training: a variable, and a function that reads it."""
+    """A variable of a model, and a function that reads it, which a program has before the training."""
 
     def __init__(self, model, directory):
         self.directory, self.variable = directory, model.layers[-1].kernel.value

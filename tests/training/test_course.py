@@ -1,4 +1,4 @@
-"""Where a training goes on: the decisions of a Course about workers, with sites that no device has."""
+"""Decisions of a Course about the workers of a training, with sites that no device has."""
 
 import dataclasses
 import types
