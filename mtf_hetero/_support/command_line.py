@@ -3,7 +3,6 @@
 import argparse
 import atexit
 import contextlib
-import difflib
 import itertools
 import os
 import pathlib
@@ -13,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 from mtf_hetero._support import files, start_up
-from mtf_hetero._support.schema import nearest_text
+from mtf_hetero._support.schema import near_text
 
 WRONG_USAGE = 2
 OUTPUT_UNREAD = 141
@@ -37,8 +36,7 @@ class Parser(argparse.ArgumentParser):
             # argparse reads a text with a space, "--threads=2 --gpus=none", as the value of the flag before
             is_flag = name.startswith("--") and " " not in argument
             if is_flag and name not in self._option_string_actions:
-                nearest = difflib.get_close_matches(name, self._option_string_actions, n=2)
-                self.error(f"{name} is unknown{nearest_text(nearest)}")
+                self.error(f"{name} is unknown{near_text(name, self._option_string_actions)}")
         return super().parse_known_args(args, namespace)
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> object:

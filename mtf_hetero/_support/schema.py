@@ -10,9 +10,10 @@ of a value.
 """
 
 import dataclasses
+import difflib
 import math
 import reprlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 _MOST_CHARACTERS = 10_000
@@ -43,6 +44,11 @@ def nearest_text(names: Sequence[str]) -> str:
       '; the nearest are A10 and A100'
     """
     return f"; the nearest {'are' if len(names) > 1 else 'is'} {' and '.join(names)}" if names else ""
+
+
+def near_text(name: str, known: Iterable[str]) -> str:
+    """Return the two known names that are nearest to an unknown one, for a message; "" if none is near."""
+    return nearest_text(difflib.get_close_matches(name, [*known], n=2))
 
 
 def _plain(number: float) -> str:

@@ -16,7 +16,6 @@ Exit codes: that of the command; 2 for a wrong flag or a worker that does not st
 import argparse
 import contextlib
 import dataclasses
-import difflib
 import itertools
 import os
 import shlex
@@ -28,7 +27,7 @@ from collections.abc import Sequence
 from types import FrameType
 
 from mtf_hetero._support import command_line, files
-from mtf_hetero._support.schema import nearest_text
+from mtf_hetero._support.schema import near_text
 from mtf_hetero.cli.train import leaving
 from mtf_hetero.cluster import launcher, tunnel
 from mtf_hetero.cluster.launcher import Host, LaunchedWorkers
@@ -146,7 +145,7 @@ def _check_training_flags(arguments: Sequence[str]) -> None:
         name = argument.lstrip("-").partition("=")[0]
         is_flag = argument.startswith("-") and name[:1].isalpha()  # a number such as -1 is a value
         if is_flag and not {name, name.removeprefix("no")} & {*flags.FLAGS, "h"}:
-            nearest = nearest_text(difflib.get_close_matches(name, [*flags.FLAGS], n=2))
+            nearest = near_text(name, flags.FLAGS)
             raise ValueError(
                 f"the command has --{name}, which train does not know{nearest}; see mtf-hetero train --help"
             )

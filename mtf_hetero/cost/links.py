@@ -1,14 +1,13 @@
 """Links between devices: their figures, and the words that a user may write for them, such as "pcie4" or "10Gbit/s"."""
 
 import dataclasses
-import difflib
 import math
 import numbers
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from mtf_hetero._support.schema import Number, OrWords, Record, nearest_text, shorten
+from mtf_hetero._support.schema import Number, OrWords, Record, near_text, shorten
 
 REACHED = 0.8  # of a link's rate, by messages
 _NETWORK_SECONDS = 5e-5  # latency of a message through TensorFlow's gRPC between two hosts of a wired network
@@ -90,7 +89,7 @@ def parse_link(text: str) -> Link:
     if rate and float(rate[1]) > 0:
         is_bytes = "byte" in rate[3] or text.strip()[-3] == "B"  # "12 GB/s" is of bytes, "10 Gb/s" of bits
         return Link(_NETWORK_SECONDS, REACHED * float(rate[1]) * _PREFIXES[rate[2]] / (1 if is_bytes else 8))
-    nearest = nearest_text(difflib.get_close_matches(plain, [*LINKS, *_OTHER_NAMES], n=2))
+    nearest = near_text(plain, (*LINKS, *_OTHER_NAMES))
     raise ValueError(
         f"{shorten(text)} is not a known link{nearest}; write {', '.join(LINKS)}, or a rate such as 10Gbit/s"
     )

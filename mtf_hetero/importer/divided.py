@@ -149,15 +149,14 @@ class Divided:
         Raises:
           StepDiffersError: it is not TensorFlow's.
         """
-        lowered, key = self.prepare(inputs), self._traced.kind(inputs)
+        lowered = self.prepare(inputs)
         leaves = [x for x in tf.nest.flatten(inputs, expand_composites=True) if tracing.is_tensor(x)]
         program, take = lowered.step.program, functools.partial(self._run, lowered, leaves, trace)
-        if self.verification is None or not self.verification.is_due(key):
+        if self.verification is None or not self.verification.is_due(key := self._traced.kind(inputs)):
             return program, take()
-        observe = functools.partial(self._observe, inputs)
         on_gpu = any("gpu" in device.lower() for device in self.runtime.placement.devices)
         where = {"on_workers": self.runtime.has_workers, "on_gpu": on_gpu}
-        devices = Devices(program, self._traced.drawn, observe, **where)
+        devices = Devices(program, self._traced.drawn, functools.partial(self._observe, inputs), **where)
         return program, self.verification.take(key, devices, inputs, take, self)
 
     def _run(self, lowered: _Lowered, leaves: Sequence[np.ndarray], trace: Trace) -> list[np.ndarray]:
@@ -192,9 +191,10 @@ class Divided:
         """Build the step for inputs of a kind, unless it was built."""
         if not self._is_open:
             raise ValueError("the divided step is closed; call mtf_hetero.function again")
-        if not self.knows(inputs):
+        key = self._traced.kind(inputs)
+        if key not in self._lowered:
             self._make_room(inputs)
-        return self._lowered.get(self._traced.kind(inputs)) or self._lower(inputs)
+        return self._lowered.get(key) or self._lower(inputs)
 
     def knows(self, inputs: Sequence[object]) -> bool:
         """Return whether the step for inputs of a kind was built."""

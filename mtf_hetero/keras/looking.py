@@ -34,6 +34,8 @@ class Watch:
 
     def end(self) -> None:
         """Watch nothing more."""
+        if not self._watched:
+            return
         for key in self._watched:
             _looks.pop(key, None)
         self._watched = {}

@@ -6,11 +6,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from mtf_hetero._compat import tf
-from mtf_hetero.cluster import Cluster
 from mtf_hetero.cluster.claim import find_free, give_back
 from mtf_hetero.cluster.probe import ask_all, describe_workers, name_workers
-from mtf_hetero.layout import Layout
-from mtf_hetero.planner.plan import Plan
+from mtf_hetero.placement import Placement
 from mtf_hetero.planner.resizing import Resizer
 from mtf_hetero.training import changes
 from mtf_hetero.training.balance import Proposal, go_back
@@ -24,26 +22,11 @@ _Own = TypeVar("_Own", bound="Site")
 
 
 class Site(Protocol):
-    """A step of a training on its devices."""
+    """A step of a training at a place."""
 
     @property
-    def cluster(self) -> Cluster:
-        """The devices that are used."""
-        ...
-
-    @property
-    def devices(self) -> tuple[str, ...]:
-        """One per processor."""
-        ...
-
-    @property
-    def layout(self) -> Layout:
-        """The layout of its tensors."""
-        ...
-
-    @property
-    def plan(self) -> Plan | None:
-        """The plan of the layout; None: it is of no plan."""
+    def placed(self) -> Placement:
+        """The place: devices and layout."""
         ...
 
     @property
@@ -51,16 +34,12 @@ class Site(Protocol):
         """The layout as the user sees it."""
         ...
 
-    def fallback(self: _Own) -> _Own | None:
-        """Return the fastest device alone, if the split was not tried; else None."""
-        ...
-
     def resizer(self) -> Resizer:
         """Return what finds other sizes."""
         ...
 
-    def with_layout(self: _Own, layout: Layout) -> _Own:
-        """Return the same devices with another layout."""
+    def at(self: _Own, placed: Placement) -> _Own:
+        """Return the same step at another place."""
         ...
 
 
@@ -119,14 +98,13 @@ class Course(Generic[_Site]):
     ) -> None:
         self.site = self.first = first
         self._leave, self._show, self._joined, self._arrived = without, report, joined, arrive
-        self._members = members or (lambda: self.first.cluster.workers)
+        self._members = members or (lambda: self.first.placed.cluster.workers)
         self._min_workers = min_workers
         self._wrap = wrap or (lambda stage: stage)
         self._lost: Mapping[int, str] = {}  # workers that take no part at present
-        self._known = set(first.cluster.workers)
-        self._needed: Mapping[
-            int, str
-        ] = {}  # workers that are not listed any more, but without which there is no layout
+        self._known = set(first.placed.cluster.workers)
+        # workers that are not listed any more, but without which there is no layout
+        self._needed: Mapping[int, str] = {}
         self._split = first.split
         self._gain: float | None = None  # predicted, of the last change of the shares
         self._resizer: Resizer | None = None
@@ -134,8 +112,8 @@ class Course(Generic[_Site]):
         self._balancing: RebalanceHook[_Site] | None = None
         self.elastic: Elastic = Elastic(
             without=(lambda lost: self._wrap(self.without(lost))) if outlives else None,
-            within=self._within if outlives and first.cluster.workers else None,
-            unused=lambda: len(self.site.cluster.workers_not_in_use.keys() - self._lost.keys()),
+            within=self._within if outlives and first.placed.cluster.workers else None,
+            unused=lambda: len(self.site.placed.cluster.workers_not_in_use.keys() - self._lost.keys()),
             min_workers=min_workers,
             report=self._report,
         )
@@ -163,12 +141,11 @@ class Course(Generic[_Site]):
           pause_seconds: that a change is believed to take.
         """
         self._load = load
-        if seconds is None or len(self.site.devices) < 2:
+        if seconds is None or len(self.site.placed.devices) < 2:
             return None
-        back = self.site.fallback()
-        fallback = None
+        back, fallback = self.site.placed.fallback, None
         if back is not None and back.plan is not None:
-            fallback = functools.partial(go_back, back, back.devices[0], back.plan.seconds)
+            fallback = functools.partial(go_back, self.site.at(back), back.devices[0], back.plan.seconds)
         options = {"fallback": fallback, "prepare": prepare, "total_steps": total_steps}
         options |= {"seconds": seconds, "pause_seconds": pause_seconds}
         self._balancing = RebalanceHook(load, self._propose, self._switch, **options)
@@ -205,7 +182,7 @@ class Course(Generic[_Site]):
 
     def _without_removed(self, present: Collection[str]) -> tuple[Stage[_Site], str] | None:
         """Return a stage without workers that are not listed any more, and give these back. Lost ones do not count."""
-        lost, workers = self._lost, self.first.cluster.workers_in_use
+        lost, workers = self._lost, self.first.placed.cluster.workers_in_use
         removed = {i: address for i, address in workers.items() if i not in lost and address not in present}
         removed = {i: removed[i] for i, answer in ask_all(removed, _ANSWER_SECONDS).items() if not answer.failure}
         if not removed or removed == self._needed:
@@ -248,26 +225,28 @@ class Course(Generic[_Site]):
         """Return the stage at a site; `gain` is predicted of a change of the shares."""
 
         def begin() -> None:
-            if site.devices != self.site.devices:
+            if site.placed.devices != self.site.placed.devices:
                 self._resizer = None
                 if self._balancing is not None:
                     self._balancing.restart()
             self.site, self._lost, self._gain = site, lost, gain
             if self._load is not None:
-                self._load.devices, self._load.workers = site.devices, dict(enumerate(site.cluster.workers))
+                placed = site.placed
+                self._load.devices, self._load.workers = placed.devices, dict(enumerate(placed.cluster.workers))
             self._arrived(site)
 
         return Stage(site, begin)
 
     def _propose(self, first: Mapping[str, float], busy_seconds: Mapping[str, float]) -> Proposal[_Site]:
         """Return the site with sizes for devices that have become slower or faster."""
-        site = self.site
+        placed = self.site.placed
         if self._resizer is None:
-            self._resizer = site.resizer()
-        numbers = ([of[device] for device in site.devices] for of in (first, busy_seconds))
-        found = self._resizer.resize(site.layout, *numbers)
-        slowness = dict(zip(site.devices, found.slowness, strict=True))
-        return Proposal(site.with_layout(found.layout), found.step, slowness)
+            self._resizer = self.site.resizer()
+        numbers = ([of[device] for device in placed.devices] for of in (first, busy_seconds))
+        found = self._resizer.resize(placed.layout, *numbers)
+        slowness = dict(zip(placed.devices, found.slowness, strict=True))
+        resized = dataclasses.replace(placed, layout=found.layout, plan=None)
+        return Proposal(self.site.at(resized), found.step, slowness)
 
     def _switch(self, proposal: Proposal[_Site], why: str) -> None:
         self.elastic.move(self._wrap(self._at(proposal.place, self._lost, 1.0 - proposal.step)), why)

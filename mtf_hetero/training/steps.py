@@ -15,13 +15,11 @@ from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support.free_memory import free_bytes
 from mtf_hetero._support.numbers import check_number
 from mtf_hetero.checkpoint.pace import CopyPace
-from mtf_hetero.cluster import Cluster, UnreachableWorkerError
+from mtf_hetero.cluster import UnreachableWorkerError
 from mtf_hetero.cost.machines import Machines
-from mtf_hetero.layout import Layout
 from mtf_hetero.placement import Placement
 from mtf_hetero.placement.placing import shown_sizes
 from mtf_hetero.placement.request import AUTO
-from mtf_hetero.planner.plan import Plan
 from mtf_hetero.planner.resizing import Resizer
 from mtf_hetero.training.changes import Row, Split
 from mtf_hetero.training.course import Course, Stage
@@ -142,39 +140,20 @@ class Step(Protocol):
 class _Site:
     """A step on the devices of a placement."""
 
-    placement: Placement
+    placed: Placement
     step: Step
     machines: Machines | None  # figures of the first devices
 
     @property
-    def cluster(self) -> Cluster:
-        return self.placement.cluster
-
-    @property
-    def devices(self) -> tuple[str, ...]:
-        return self.placement.devices
-
-    @property
-    def layout(self) -> Layout:
-        return self.placement.layout
-
-    @property
-    def plan(self) -> Plan | None:
-        return self.placement.plan
-
-    @property
     def split(self) -> Split:
-        return Split(self.layout, self.devices, shown_sizes(self.step.graph, self.layout))
-
-    def fallback(self) -> "_Site | None":
-        back = self.placement.fallback
-        return None if back is None else dataclasses.replace(self, placement=back)
+        placed = self.placed
+        return Split(placed.layout, placed.devices, shown_sizes(self.step.graph, placed.layout))
 
     def resizer(self) -> Resizer:
-        return self.placement.resizer(self.step.build, self.machines)
+        return self.placed.resizer(self.step.build, self.machines)
 
-    def with_layout(self, layout: Layout) -> "_Site":
-        return dataclasses.replace(self, placement=dataclasses.replace(self.placement, layout=layout, plan=None))
+    def at(self, placed: Placement) -> "_Site":
+        return dataclasses.replace(self, placed=placed)
 
 
 class ElasticSteps:
@@ -208,7 +187,7 @@ class ElasticSteps:
         self._inputs = inputs  # of the last step
         self._since: list[tuple[Sequence[object], _Values]] = []  # steps since the copy: inputs, hosted variables
         here = _Site(runtime.placement, step, runtime.placement.measured_machines)
-        first = dataclasses.replace(here, placement=options.without((), step.build, step.graph)) if lost else here
+        first = here.at(options.without((), step.build, step.graph)) if lost else here
         course_options = {"outlives": self._outlives, "min_workers": policy.min_workers}
         self._course = Course(first, self._without, self._report, **course_options)
         self._course.begin_without(lost, here)
@@ -219,8 +198,8 @@ class ElasticSteps:
             self._pace = CopyPace(sum(value.nbytes for value in values.values()))
             self._keep(values)
         self._meter: Meter | None = None
-        if policy.rebalance_seconds is not None and len(here.devices) > 1:
-            self._meter = Meter(here.devices, here.cluster.workers)
+        if policy.rebalance_seconds is not None and len(here.placed.devices) > 1:
+            self._meter = Meter(here.placed.devices, here.placed.cluster.workers)
             balance_options = {"total_steps": options.steps, "pause_seconds": runtime.pause_seconds}
             hook = self._course.balance(self._meter.load, policy.rebalance_seconds, **balance_options)
             self._meter.begin_session(hook)
@@ -295,8 +274,7 @@ class ElasticSteps:
         return self._elastic.looking()
 
     def _without(self, lost: Collection[int]) -> _Site:
-        placed = self._changes.without(lost, self._step.build, self._step.graph)
-        return dataclasses.replace(self._course.site, placement=placed)
+        return self._course.site.at(self._changes.without(lost, self._step.build, self._step.graph))
 
     def _report(self, line: str, step: int, row: Row) -> None:
         tf.logging.warning("%s", line)
@@ -321,7 +299,7 @@ class ElasticSteps:
         stage.begin()
         if self._meter is not None:
             self._meter.begin_session()
-        self._step.move(self._course.site.placement, values, self._inputs)
+        self._step.move(self._course.site.placed, values, self._inputs)
 
     def _continue(self, error: UnreachableWorkerError) -> None:
         """Bring the devices, here or elsewhere, to the end of the last step."""

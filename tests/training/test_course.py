@@ -19,8 +19,11 @@ class Site:
 
     workers: tuple[int, ...]
     unused: tuple[int, ...] = ()
-    plan = None
     layout = Layout([("all", 1)], [])
+
+    @property
+    def placed(self):
+        return self
 
     @property
     def devices(self):

@@ -129,18 +129,13 @@ class Run(Draft):
         """Return how the step is split, for the user."""
         return Split(self.layout, self.devices, shown_sizes(self.graph, self.layout))
 
-    def fallback(self) -> "Run | None":
-        """Return the run on the fastest device alone, if it begins with a split that was not tried; else None."""
-        back = self.placed.fallback
-        return None if back is None else dataclasses.replace(self, placement=back, cluster=back.cluster)
-
     def resizer(self) -> Resizer:
         """Return what finds other sizes for its devices."""
         return self.placed.resizer(self.build_graph, self.measured_machines)
 
-    def with_layout(self, layout: Layout) -> "Run":
-        """Return the run with another layout on the same devices."""
-        return dataclasses.replace(self, placement=dataclasses.replace(self.placed, layout=layout, plan=None))
+    def at(self, placed: Placement) -> "Run":
+        """Return the run at another place."""
+        return dataclasses.replace(self, placement=placed, cluster=placed.cluster)
 
     @functools.cached_property
     def estimator(self) -> Estimator:
