@@ -212,6 +212,12 @@ def graph_of_definition(definition: object) -> "FuncGraph":
     return module.function_def_to_graph(definition)
 
 
+def has_state(kind: str) -> bool:
+    """Return whether a type of operations has a state, or is none of this TensorFlow's."""
+    definition = importlib.import_module("tensorflow.python.framework.op_def_registry").get(kind)
+    return definition is None or definition.is_stateful
+
+
 def eagerly() -> AbstractContextManager[None]:
     """Return a context in which TensorFlow executes eagerly and traces functions, even inside of a tf.Graph."""
     context = importlib.import_module("tensorflow.python.eager.context")

@@ -13,11 +13,14 @@ from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support import garbage, interrupts
 from mtf_hetero.cluster import UnreachableWorkerError
 from mtf_hetero.cluster.session import MayLeave, always
+from mtf_hetero.data import batches
 from mtf_hetero.importer import guarding, moments, normalization, tracing
 from mtf_hetero.importer import step as step_lib
 from mtf_hetero.importer.comparing import Devices
+from mtf_hetero.importer.lowered import Lowered, Stages
 from mtf_hetero.importer.program import Program
 from mtf_hetero.importer.report import Undivided, report, warn
+from mtf_hetero.importer.staging import Loads
 from mtf_hetero.importer.step import Step
 from mtf_hetero.importer.tracing import Traced
 from mtf_hetero.importer.verifying import Verification
@@ -32,14 +35,6 @@ _Result = TypeVar("_Result")
 _NONE: Mapping = types.MappingProxyType({})
 _LOSS = "a step; the tf.Variables have the values of the last pull"
 Place = Callable[[Callable[[], mtf.Graph], mtf.Graph], placement.Placement]
-
-
-class _Lowered:
-    """A step that was lowered, and what is fetched of it."""
-
-    def __init__(self, step: Step, fetches: object) -> None:
-        self.step, self.fetches = step, fetches
-        self.written = [v.before.name for v in step.program.variables if v.after is not v.before]
 
 
 class Divided:
@@ -80,7 +75,8 @@ class Divided:
         self._traced, self._place, self._stack = traced, place, contextlib.ExitStack()
         self.runtime = Runtime(owner, loss, rescues=rescues)
         self.runtime.wait_seconds, self.runtime.may_leave = wait_seconds, may_leave
-        self._lowered: dict[Hashable, _Lowered] = {}
+        self._lowered: dict[Hashable, Lowered] = {}
+        self._loads = Loads(self.runtime)
         self._first: Step | None = None
         self._variables: dict[str, tf.Variable] = {}
         self._shapes: dict[str, list[int]] = {}
@@ -93,6 +89,7 @@ class Divided:
         self._begin(inputs)
         self._open_first(inputs)
         self._stack.callback(self.runtime.close)
+        self._stack.callback(self._loads.close)
         warn(self.step.program)
 
     def __call__(self, *inputs: object) -> Any:
@@ -150,35 +147,24 @@ class Divided:
           StepDiffersError: it is not TensorFlow's.
         """
         lowered = self.prepare(inputs)
-        leaves = [x for x in tf.nest.flatten(inputs, expand_composites=True) if tracing.is_tensor(x)]
-        program, take = lowered.step.program, functools.partial(self._run, lowered, leaves, trace)
+        program, take = lowered.step.program, functools.partial(self._run, lowered, _leaves(inputs), trace)
         if self.verification is None or not self.verification.is_due(key := self._traced.kind(inputs)):
             return program, take()
+        inputs = batches.values(inputs)
         on_gpu = any("gpu" in device.lower() for device in self.runtime.placement.devices)
         where = {"on_workers": self.runtime.has_workers, "on_gpu": on_gpu}
         devices = Devices(program, self._traced.drawn, functools.partial(self._observe, inputs), **where)
         return program, self.verification.take(key, devices, inputs, take, self)
 
-    def _run(self, lowered: _Lowered, leaves: Sequence[np.ndarray], trace: Trace) -> list[np.ndarray]:
+    def _run(self, lowered: Lowered, leaves: Sequence[object], trace: Trace) -> list[np.ndarray]:
         """Run one step on inputs, flat; returns its results, flat."""
-        program = lowered.step.program
-        arrays = program.list_fed(leaves)
+        feed = lowered.feed(leaves, self._loads)
         for name in lowered.written:
             self._known.pop(name, None)
-        with interrupts.defer(), guarding.explain_guards(program.guards):
-            feed = dict(zip(lowered.step.feeds, arrays, strict=True))
+        with interrupts.defer(), guarding.explain_guards(lowered.step.program.guards):
             found, _ = self.runtime.run(lowered.fetches, feed, trace)
             self.runtime.steps += bool(lowered.written)
-            found = [
-                x.reshape(value.shape) for x, value in zip(found, program.fetches, strict=True)
-            ]  # with axes of size 1
-            left = iter(found)
-            results = [next(left) for _ in program.results]
-            for variable in program.hosted:
-                array = next(left)
-                if variable.after is not variable.before:
-                    variable.variable.assign(array)
-        return results
+            return lowered.take_results(found)
 
     def _observe(self, inputs: Sequence[object], tensors: Sequence[tf.Tensor]) -> tuple[Program, list[np.ndarray]]:
         """Take a step elsewhere, with tensors of its trace among the results; returns its program, and the results."""
@@ -187,18 +173,23 @@ class Divided:
         with contextlib.closing(observer):
             return observer.run(inputs)
 
-    def prepare(self, inputs: Sequence[object]) -> _Lowered:
+    def _key(self, inputs: Sequence[object]) -> Hashable:
+        """Return what decides how a step is lowered: its trace, and where its input is made."""
+        loaders = [batch.loader for batch in batches.batches_in(inputs)] if self.runtime.has_workers else []
+        return self._traced.kind(inputs), tuple(loaders)
+
+    def prepare(self, inputs: Sequence[object]) -> Lowered:
         """Build the step for inputs of a kind, unless it was built."""
         if not self._is_open:
             raise ValueError("the divided step is closed; call mtf_hetero.function again")
-        key = self._traced.kind(inputs)
+        key = self._key(inputs)
         if key not in self._lowered:
             self._make_room(inputs)
         return self._lowered.get(key) or self._lower(inputs)
 
     def knows(self, inputs: Sequence[object]) -> bool:
         """Return whether the step for inputs of a kind was built."""
-        return self._traced.kind(inputs) in self._lowered
+        return self._key(inputs) in self._lowered
 
     def pull(self) -> None:
         """Give the tf.Variables the values that they have on the devices."""
@@ -234,7 +225,7 @@ class Divided:
 
     def writes(self, inputs: Sequence[object]) -> bool:
         """Return whether a step on inputs of this kind changes a variable on the devices, as far as it was built."""
-        lowered = self._lowered.get(self._traced.kind(inputs))
+        lowered = self._lowered.get(self._key(inputs))
         return lowered is not None and bool(lowered.written)
 
     def build(self) -> mtf.Graph:
@@ -337,6 +328,7 @@ class Divided:
     def _begin(self, inputs: Sequence[object]) -> None:
         """Begin a graph, with the step of a kind of inputs in it."""
         self._lowered, self._present = {}, set()
+        self._loads.forget()
         self.runtime.begin_graph(seed=0)
         self._lower(inputs)
 
@@ -369,7 +361,7 @@ class Divided:
             self._open()
 
     @garbage.without_collection()
-    def _lower(self, inputs: Sequence[object]) -> _Lowered:
+    def _lower(self, inputs: Sequence[object]) -> Lowered:
         is_first = not self._lowered
         program = self._traced.program(inputs, self._first)
         with self.runtime.graph.as_default() as graph:
@@ -377,10 +369,13 @@ class Divided:
             step = step_lib.build(program, self._first)
         if self._first is None:
             self.runtime.placement = self._place(lambda: step_lib.build(program).graph, step.graph)
+        leaves = _leaves(inputs) if self.runtime.has_workers and program.prepare is None else []
+        stages = Stages(step, leaves)
         with graph.as_default():
             new = step.variables.keys() - self._present
             sizes = [value.shape[0] for value in step.program.feeds if value.shape]
             options = {"is_first": is_first, "examples": sizes[0] if sizes else 1, "new": new}
+            options["give"] = stages.make
             lowering = self.runtime.lower(step.graph, step.mesh, **options)
             results = [lowering.export_to_tf_tensor(tensor) for tensor in step.results]
             done = tf.group([lowering.lowered_operation(op) for op in step.updates])
@@ -396,5 +391,10 @@ class Divided:
             values = self._values(new)
             self.runtime.put(values)
             self._known |= values
-        lowered = self._lowered[self._traced.kind(inputs)] = _Lowered(step, (results, done))
+        lowered = self._lowered[self._key(inputs)] = Lowered(step, results, done, stages.made)
         return lowered
+
+
+def _leaves(inputs: Sequence[object]) -> list[object]:
+    """Return the tensors among arguments, flat."""
+    return [x for x in tf.nest.flatten(inputs, expand_composites=True) if tracing.is_tensor(x)]

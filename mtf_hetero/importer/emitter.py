@@ -134,10 +134,12 @@ class Emitter:
 
     # --- tensors
 
-    def feed(self, value: Value, tensor: tf.Tensor) -> None:
-        """Set the tensor of a value to one of TensorFlow."""
+    def feed(self, value: Value, tensor: tf.Tensor) -> mtf.Tensor:
+        """Set the tensor of a value to one of TensorFlow; returns it."""
         shape = self.shape(value)
-        self._tensors[value] = mtf.import_tf_tensor(self.mesh, reshape(tensor, shape.to_integer_list), shape)
+        fed = mtf.import_tf_tensor(self.mesh, reshape(tensor, shape.to_integer_list), shape)
+        self._tensors[value] = fed
+        return fed
 
     def variable(self, value: Value, *, trainable: bool) -> mtf.Variable:
         """Make the mtf.Variable of a value, which starts at zero."""

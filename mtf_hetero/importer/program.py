@@ -286,13 +286,13 @@ class Program:
         fed = [value for value in self.feeds if value.dtype != tf.string]
         return [*fed, *self.prepared, *(variable.before for variable in self.hosted)]
 
-    def list_fed(self, arguments: Sequence["ArrayLike"]) -> list[np.ndarray]:
-        """Return the arrays of `inputs`.
+    def list_fed(self, arguments: Sequence[object]) -> list[np.ndarray | None]:
+        """Return the arrays of `inputs`; None where there is no argument.
 
         Raises:
           NotImplementedError: the shape of one depends on the data.
         """
-        fed = [np.asarray(x) for x, value in zip(arguments, self.feeds, strict=True) if value.dtype != tf.string]
+        fed = [None if x is None else np.asarray(x) for x, v in zip(arguments, self.feeds) if v.dtype != tf.string]
         if self.prepare is not None:
             with tf.device("cpu:0"):
                 prepared = self.prepare(*map(tf.convert_to_tensor, arguments))

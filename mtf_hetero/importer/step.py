@@ -19,6 +19,7 @@ class Step:
       graph: mtf.Graph.
       mesh: its mtf.Mesh.
       feeds: placeholders.
+      fed: mtf.Tensors of them.
       variables: {name: tf.Variable of the user}, by names in the mtf graph.
       results: what the step returns, and the values of hosted variables after it.
       updates: assignments of variables.
@@ -30,6 +31,7 @@ class Step:
     graph: mtf.Graph
     mesh: mtf.Mesh
     feeds: tuple[tf.Tensor, ...]
+    fed: tuple[mtf.Tensor, ...]
     variables: Mapping[str, tf.Variable]
     results: tuple[mtf.Tensor, ...]
     updates: tuple[mtf.Operation, ...]
@@ -45,8 +47,7 @@ def build(program: Program, like: Step | None = None) -> Step:
     with tf.device("/cpu:0"):
         feeds = tuple(tf.placeholder(value.dtype, value.shape) for value in program.inputs)
     with tf.variable_scope(tf.get_variable_scope(), reuse=tf.AUTO_REUSE):
-        for value, feed in zip(program.inputs, feeds, strict=True):
-            emitter.feed(value, feed)
+        fed = tuple(emitter.feed(value, feed) for value, feed in zip(program.inputs, feeds, strict=True))
         trainable = [v for v in program.variables if v.variable.trainable]
         trained = {v for v in trainable if v.after is not v.before} or set(trainable)  # a test writes none
         variables = [emitter.variable(v.before, trainable=v in trained) for v in program.variables]
@@ -60,6 +61,7 @@ def build(program: Program, like: Step | None = None) -> Step:
         emitter.graph,
         emitter.mesh,
         feeds,
+        fed,
         {variable.before.name: variable.variable for variable in program.variables},
         tuple(results),
         tuple(updates),

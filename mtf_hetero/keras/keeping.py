@@ -60,7 +60,7 @@ class Keeper:
     """
 
     def __init__(self, model: keras.Model, request: placement.Request, cluster: Cluster, steps: int | None) -> None:
-        self._model, self._request, self._cluster, self._steps = model, request, cluster, steps
+        self._model, self._request, self.cluster, self._steps = model, request, cluster, steps
         fields = {field.name: getattr(request, field.name) for field in dataclasses.fields(request)}
         if not isinstance(request.list_speed, str):
             fields["list_speed"] = request.shares("")
@@ -101,7 +101,7 @@ class Keeper:
           divided: the step.
           kind: of the first step in its session.
         """
-        if self._cluster.workers:
+        if self.cluster.workers:
             return False
         kept = self._kept or _Kept(divided, traced, self._place, kind, self._steps)
         if (other := vars(self._model).pop(_ATTRIBUTE, None)) is not None:  # of a call within this one
@@ -115,7 +115,7 @@ class Keeper:
         kind, placed = inputs[0], divided.runtime.placement
         if kept.kind not in (kind, "train"):
             return False
-        if not self._request.is_measured or len(self._cluster.devices) == 1:
+        if not self._request.is_measured or len(self.cluster.devices) == 1:
             return True
         if placed.measured_machines is None:  # the training was too short to measure devices
             return self._steps is not None and kept.steps is not None and self._steps <= kept.steps

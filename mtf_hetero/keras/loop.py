@@ -5,10 +5,12 @@ from collections.abc import Callable, Iterable, Iterator
 
 from mtf_hetero._compat import tf
 from mtf_hetero.cluster import UnreachableWorkerError
+from mtf_hetero.data.batches import Batches
 from mtf_hetero.importer.divided import Divided, Place
 from mtf_hetero.importer.functions import divide
 from mtf_hetero.importer.verifying import Verification
 from mtf_hetero.keras._keras import keras
+from mtf_hetero.keras.epochs import with_parts
 from mtf_hetero.keras.imported import StandIn, find_own, find_scalars, find_traced, forget_traced, own_steps
 from mtf_hetero.keras.keeping import Keeper
 from mtf_hetero.keras.looking import Watch
@@ -31,6 +33,8 @@ class Loop:
       changes: of the place that are possible; None: none.
       keeper: has the session of the last call, perhaps, and gets this one; None: the session ends with this call.
       verification: compares first steps; None: nothing is compared.
+      epochs: passes over the data that are to come.
+      say: called with lines for the user.
     """
 
     def __init__(
@@ -41,7 +45,11 @@ class Loop:
         changes: Changes | None = None,
         keeper: Keeper | None = None,
         verification: Verification | None = None,
+        *,
+        epochs: int = 1,
+        say: Callable[[str], object] = lambda line: None,
     ) -> None:
+        self._epochs, self._say = epochs, say
         self._model, self._place, self._stack, self._changes, self._keeper = model, place, stack, changes, keeper
         self._verification = verification
         self._divided: Divided | None = None
@@ -61,8 +69,10 @@ class Loop:
             self._verification.compare_with(own_steps(self._model, self._functions))
         for name, kind in zip(names, kinds, strict=True):
             setattr(self._model, name, StandIn(getattr(self, kind), self._functions[kind]))
+        is_on_workers = self._keeper is not None and bool(self._keeper.cluster.workers)
         try:
-            yield
+            with with_parts(lambda: is_on_workers and not self._in_callbacks, self._epochs, self._say):
+                yield
             self.give_back()
             self._keep()
         except BaseException as error:
@@ -112,6 +122,8 @@ class Loop:
         Raises:
           StopIteration, tf.errors.OutOfRangeError: Keras ends the epoch.
         """
+        if isinstance(iterator, Batches):
+            iterator = iterator.exhausted()
         if not isinstance(iterator, tf.compat.v2.data.Iterator):
             raise StopIteration
         self.give_back()

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import types
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -57,6 +58,7 @@ class Lowering(mtf.Lowering):
       mesh_to_impl: {mtf.Mesh: mtf.MeshImpl}.
       autostack: whether mtf may stack small variables of the other meshes. Those of an uneven mesh are not stacked.
       log_file: optional file to which sizes of variables and counters are logged.
+      given: slices of tensors that are not computed; their operations are left out.
 
     Raises:
       NotImplementedError: the layout splits a dimension that an operation needs whole.
@@ -74,8 +76,10 @@ class Lowering(mtf.Lowering):
         mesh_to_impl: Mapping[mtf.Mesh, mtf.MeshImpl],
         autostack: bool = True,
         log_file: str | None = None,
+        *,
+        given: Mapping[mtf.Tensor, LaidOutTensor] = types.MappingProxyType({}),
     ) -> None:
-        self._stack_variables = autostack
+        self._stack_variables, self._given = autostack, given
         self.sent_pieces: dict[Hashable, tf.Tensor] = {}  # pieces of slices that went to other processors
         self.keys: dict[mtf.Operation, LaidOutTensor] = {}  # of random operations in loops, each processor's copy
         self._backends: dict[mtf.Mesh, Execution] = {}
@@ -103,8 +107,12 @@ class Lowering(mtf.Lowering):
         gradients, self._unneeded = merging.plan(operations)
         lowerings = {op: registry.lower_by(native.gradient_rule(gradient)) for op, gradient in gradients.items()}
         lowerings |= dict.fromkeys(self._unneeded, _leave_out)
+        lowerings |= {tensor.operation: self._give for tensor in self._given}
         for op in operations:
             op.lower = functools.partial(lowerings.get(op) or _find_lowering(op), op)
+
+    def _give(self, op: mtf.Operation, lowering: mtf.Lowering) -> None:
+        self.set_tensor_lowering(op.outputs[0], self._given[op.outputs[0]])
 
     def backend(self, op: mtf.Operation) -> Execution:
         """Return the backend that carries out the rules of the operation's mesh."""

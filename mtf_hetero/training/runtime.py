@@ -1,7 +1,7 @@
 """A session in which steps run: variables lie in slices on the devices, and their values go in and out as arrays."""
 
 import contextlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from mtf_hetero.lowering import Lowering
 from mtf_hetero.mesh import initial_value_feed
 from mtf_hetero.mesh.commits import Commits
 from mtf_hetero.mesh.mesh_impl import UnevenMeshImpl
+from mtf_hetero.mesh.tensors import LaidOutTensor
 from mtf_hetero.placement.placing import Placement, resize_layout
 
 _LEAST_KINDS = 8  # of batches that a session has room for, however large the step
@@ -82,7 +83,14 @@ class Runtime:
         return kinds >= _LEAST_KINDS and len(self.graph.get_operations()) >= _MOST_OPERATIONS
 
     def lower(
-        self, graph: mtf.Graph, mesh: mtf.Mesh, *, is_first: bool, examples: int, new: Collection[str] = ()
+        self,
+        graph: mtf.Graph,
+        mesh: mtf.Mesh,
+        *,
+        is_first: bool,
+        examples: int,
+        new: Collection[str] = (),
+        give: Callable[[UnevenMeshImpl], Mapping[mtf.Tensor, LaidOutTensor]] = lambda mesh_impl: {},
     ) -> Lowering:
         """Lower an mtf graph beside those that were, on the same variables. The graph is the default one.
 
@@ -92,6 +100,7 @@ class Runtime:
           is_first: whether it is the first one, which makes the variables.
           examples: the size of its batch, for an error.
           new: names of the variables that no graph before it had.
+          give: makes slices of imported tensors, which are not cut of what was imported.
 
         Raises:
           NotImplementedError: the layout splits a variable in another way than in the first graph.
@@ -100,7 +109,7 @@ class Runtime:
         before = {id(variable) for variable in _variables()}
         # a smaller batch may be too small to be divided
         with contextlib.nullcontext() if is_first else logs.log_level(tf.logging.ERROR):
-            lowering = Lowering(graph, {mesh: mesh_impl})
+            lowering = Lowering(graph, {mesh: mesh_impl}, given=give(mesh_impl))
         made = {_full_name(variable) for variable in _variables() if id(variable) not in before}
         if not is_first and made - set(new):
             raise NotImplementedError(
@@ -186,6 +195,12 @@ class Runtime:
             if self._watch is not None:
                 self._watch.after_run(None, None)
             return result
+
+    def run_beside(self, fetches: object, feed: Mapping[tf.Tensor, object]) -> Any:
+        """Run operations of no step, which may be on another thread while a step runs."""
+        session = self._session
+        assert session is not None
+        return session.run(fetches, feed)
 
     def put(self, values: Mapping[str, np.ndarray], *more: tf.Operation) -> None:
         """Give variables, and the copies of them, values."""

@@ -353,11 +353,10 @@ def _copied(inputs: Sequence[object]) -> Sequence[object]:
 def _count_examples(inputs: Sequence[object]) -> int:
     """Return the number of examples in a batch."""
     leaves = tf.nest.flatten(inputs, expand_composites=True)
-    return next((x.shape[0] for x in leaves if isinstance(x, (tf.Tensor, np.ndarray)) and len(x.shape)), 0)
+    return next((x.shape[0] for x in leaves if hasattr(x, "dtype") and len(x.shape)), 0)
 
 
-def _bytes(inputs: Sequence[object]) -> int:
+def _bytes(inputs: Sequence[object]) -> float:
     leaves = tf.nest.flatten(inputs, expand_composites=True)
-    return sum(x.dtype.size * x.shape.num_elements() for x in leaves if isinstance(x, tf.Tensor)) + sum(
-        x.nbytes for x in leaves if isinstance(x, np.ndarray)
-    )
+    tensors = (x for x in leaves if isinstance(x, tf.Tensor))
+    return sum(x.dtype.size * x.shape.num_elements() for x in tensors) + sum(getattr(x, "nbytes", 0) for x in leaves)

@@ -26,11 +26,12 @@ ROOMS = {  # of mtf_hetero: room -> the rooms it may import, beside _compat, _su
     "training": {"checkpoint", "cluster", "cost", "layout", "lowering", "mesh", "placement", "planner"},
     "estimator": {"checkpoint", "cluster", "mesh", "training"},
     "data": {"cluster", "layout"},
-    "importer": {"cluster", "cost", "layers", "layout", "lowering", "mesh", "placement", "training"},
+    "importer": {"cluster", "cost", "data", "layers", "layout", "lowering", "mesh", "placement", "training"},
     "keras": {
         "checkpoint",
         "cluster",
         "cost",
+        "data",
         "graph",
         "importer",
         "layers",

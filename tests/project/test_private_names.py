@@ -27,6 +27,10 @@ def _function():
     return function, function.get_concrete_function(tf.TensorSpec([2]))
 
 
+def _range():
+    return tf.compat.v2.data.Dataset.range(2)
+
+
 def _graph():
     with tf.Graph().as_default() as graph:
         variable = tf.get_variable("x", [2], use_resource=True)
@@ -63,7 +67,23 @@ OWNERS = {  # what has private names that the library uses -> an object of it, a
     ),
     "tf.train.CheckpointSaverHook": (_hook, "_get_saver _listeners _save _save_path _saver _scaffold _timer"),
     "tf.train.MonitoredSession": (lambda: tf.train.MonitoredSession, "_tf_sess"),
-    "tf.data.Dataset": (lambda: tf.compat.v2.data.Dataset.range(2), "_variant_tensor"),
+    "tf.data.Dataset": (_range, "_functions _inputs _variant_tensor"),
+    "tf.data: zip": (lambda: tf.compat.v2.data.Dataset.zip((_range(), _range())), "_datasets"),
+    "tf.data: map": (lambda: _range().map(lambda x: x), "_input_dataset _map_func"),
+    "tf.data: the function of map": (lambda: _range().map(lambda x: x)._map_func, "_func"),
+    "tf.data: from_tensor_slices": (lambda: tf.compat.v2.data.Dataset.from_tensor_slices([1]), "_tensors"),
+    "tf.data: batch": (lambda: _range().batch(2), "_batch_size _drop_remainder"),
+    "tf.data: prefetch and shuffle": (
+        lambda: _range().shuffle(2),
+        "_buffer_size _reshuffle_each_iteration _seed _seed2",
+    ),
+    "tf.data: repeat, take and skip": (lambda: _range().repeat(2), "_count"),
+    "tf.data: shard": (lambda: _range().shard(2, 0), "_index _num_shards"),
+    "tf.data of TensorFlow 1": (lambda: tf.compat.v1.data.Dataset.range(2), "_dataset"),
+    "keras's epoch iterator": (
+        lambda: importlib.import_module("keras.src.backend.tensorflow.trainer").TFEpochIterator,
+        "_get_iterator",
+    ),
     "tf.function": (lambda: _function()[0], "_clone"),
     "a ConcreteFunction": (lambda: _function()[1], "_call_flat"),
     "tfds": (

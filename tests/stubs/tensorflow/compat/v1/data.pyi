@@ -1,15 +1,40 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tensorflow.compat.v1 import Operation, TensorLike
+from tensorflow.compat.v1 import Operation, Tensor, TensorLike
+from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
 
 def __getattr__(name: str) -> Any: ...
+
+class StructuredFunction:
+    """The function of a `map`."""
+
+    function: ConcreteFunction
+    _func: Callable[..., Any]
 
 class Dataset:
     """Datasets of TensorFlow 1 and 2. Their elements are any structures of tensors."""
 
     element_spec: Any
     _variant_tensor: Any
+    # Of some kinds of steps alone
+    _dataset: Dataset
+    _datasets: Any
+    _input_dataset: Dataset
+    _map_func: StructuredFunction
+    _tensors: list[Tensor]
+    _buffer_size: int
+    _batch_size: int
+    _drop_remainder: int
+    _count: int
+    _num_shards: int
+    _index: int
+    _seed: int
+    _seed2: int
+    _reshuffle_each_iteration: bool
+    def _inputs(self) -> list[Dataset]: ...
+    def _functions(self) -> list[StructuredFunction]: ...
+    def padded_batch(self, batch_size: TensorLike, *args: Any, **options: Any) -> Dataset: ...
     @staticmethod
     def range(*args: Any, **kwargs: Any) -> Dataset: ...
     @staticmethod

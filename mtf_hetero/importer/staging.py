@@ -1,0 +1,312 @@
+"""Input of a step that is on its devices before the step begins: fed or read by the workers while another runs."""
+
+import concurrent.futures
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from mtf_hetero._compat import mtf, tf
+from mtf_hetero._support.ops import cut, reshape
+from mtf_hetero.cluster.devices import shorten
+from mtf_hetero.data.batches import Batch
+from mtf_hetero.data.cutting import Loader
+from mtf_hetero.data.laid_out import host_cpu
+from mtf_hetero.data.stored import Piece, Stored
+from mtf_hetero.mesh.mesh_impl import UnevenMeshImpl
+from mtf_hetero.mesh.tensors import LaidOutTensor
+from mtf_hetero.training.runtime import Runtime
+
+_HERE = "/cpu:0"  # where it is fed
+
+
+class _Box(NamedTuple):
+    """A processor's part of a component: of the examples from `first` to `end`, a box.
+
+    Args:
+      first: an example.
+      end: the example after the last one.
+      shape: of these examples' tensor, in the dimensions of the mtf.Tensor.
+      begin: of the box in it.
+      size: of the box.
+    """
+
+    first: int
+    end: int
+    shape: list[int]
+    begin: list[int]
+    size: list[int]
+
+
+def _box(shape: mtf.Shape, begin: Sequence[int], size: Sequence[int], examples: int) -> _Box:
+    """Return a box, of no more examples than it needs if its slice has all of the second and later parts of their axis.
+
+    Args:
+      shape: of the whole tensor, whose first dimensions are the axis of the examples.
+      begin: of the slice.
+      size: of the slice.
+      examples: in all.
+    """
+    whole, axis, inner = shape.to_integer_list, 0, 1
+    while inner < examples:
+        inner *= whole[axis]
+        axis += 1
+    if axis == 0 or list(size[1:axis]) != whole[1:axis]:
+        return _Box(0, examples, whole, list(begin), list(size))
+    inner //= whole[0]
+    return _Box(begin[0] * inner, (begin[0] + size[0]) * inner, [size[0], *whole[1:]], [0, *begin[1:]], list(size))
+
+
+class Stage:
+    """Has the slices of a batch on the processors, under a number, until the step takes them.
+
+    The operations are made in TensorFlow's default graph.
+
+    Args:
+      batch: of the kind.
+      tensors: {number of a component: its mtf.Tensor, whose first dimensions are the examples'}.
+      mesh_impl: of the step's mesh.
+
+    Attributes:
+      key: placeholder for the number.
+      slices: {number of a component: LaidOutTensor} of the batch whose number is fed.
+      loads: whether the workers make what they need of what is fed; else they are fed what they need.
+    """
+
+    def __init__(self, batch: Batch, tensors: Mapping[int, mtf.Tensor], mesh_impl: UnevenMeshImpl) -> None:
+        self._tensors, self._mesh_impl, self._examples = tensors, mesh_impl, batch.examples
+        self._name = tf.get_default_graph().unique_name("stage")
+        self._boxes = [
+            {
+                number: _box(
+                    tensor.shape,
+                    mesh_impl.slice_begin(tensor.shape, pnum),
+                    mesh_impl.slice_shape(tensor.shape, pnum),
+                    batch.examples,
+                )
+                for number, tensor in tensors.items()
+            }
+            for pnum in range(mesh_impl.size)
+        ]
+        with tf.device(_HERE):
+            self.key = tf.placeholder(tf.int64, [])
+        self.slices = self._take()
+        self._wholes, self._put = self._feed_slices(batch)
+        self._fed: list[tf.Tensor] = []
+        self.loads = False
+        if batch.loader is not None:
+            ranges = self._ranges()
+            overlaps = any(a[1] > b[0] for a, b in itertools.pairwise(sorted(ranges.values())))
+            self.loads = not (batch.loader.draws and overlaps)  # two workers would draw other numbers
+            if self.loads:
+                self._fed, self._load, self._samples = self._load_slices(batch, batch.loader, ranges)
+
+    def _take(self) -> dict[int, LaidOutTensor]:
+        """Make the operations that take a batch."""
+        taken: dict[int, list[tf.Tensor]] = {number: [] for number in self._tensors}
+        for pnum, device in enumerate(self._mesh_impl.devices):
+            with tf.device(device):
+                found = tf.raw_ops.MapUnstage(
+                    key=self.key,
+                    indices=list(range(len(self._tensors))),
+                    dtypes=[tensor.dtype for tensor in self._tensors.values()],
+                    shared_name=f"{self._name}_{pnum}",
+                )
+            for number, tensor in zip(self._tensors, found, strict=True):
+                tensor.set_shape(self._boxes[pnum][number].size)
+                taken[number].append(tensor)
+        return {number: LaidOutTensor(slices) for number, slices in taken.items()}
+
+    def _give(self, slices: Sequence[Mapping[int, tf.Tensor]]) -> tf.Operation:
+        """Make the operation that puts each processor's slices where it takes them."""
+        given = []
+        for pnum, (device, mine) in enumerate(zip(self._mesh_impl.devices, slices, strict=True)):
+            with tf.device(device):
+                op = tf.raw_ops.MapStage(
+                    key=self.key,
+                    indices=list(range(len(mine))),
+                    values=list(mine.values()),
+                    dtypes=[tensor.dtype for tensor in mine.values()],
+                    shared_name=f"{self._name}_{pnum}",
+                )
+                given.append(op)
+        return tf.group(given)
+
+    def _feed_slices(self, batch: Batch) -> tuple[dict[int, tf.Tensor], tf.Operation]:
+        """Make the operations that cut the components here, and send each processor its slices."""
+        slices: list[dict[int, tf.Tensor]] = [{} for _ in self._boxes]
+        wholes = {}
+        parts = tf.nest.flatten(batch.parts())
+        with tf.device(_HERE):
+            for number, tensor in self._tensors.items():
+                wholes[number] = tf.placeholder(parts[number].dtype, parts[number].shape)
+                whole = reshape(wholes[number], tensor.shape.to_integer_list)
+                for mine, cut_here in zip(slices, self._mesh_impl.make_slices(whole, tensor.shape), strict=True):
+                    mine[number] = cut_here
+        return wholes, self._give(slices)
+
+    def _ranges(self) -> dict[str, tuple[int, int]]:
+        """Return {CPU of a host: the first example that its processors need, and the one after the last}; not none."""
+        ranges: dict[str, tuple[int, int]] = {}
+        for device, boxes in zip(self._mesh_impl.devices, self._boxes, strict=True):
+            for box in boxes.values():
+                if box.end > box.first:
+                    first, end = ranges.get(host_cpu(device), (box.first, box.end))
+                    ranges[host_cpu(device)] = min(first, box.first), max(end, box.end)
+        return ranges
+
+    def _load_slices(
+        self, batch: Batch, loader: Loader, ranges: Mapping[str, tuple[int, int]]
+    ) -> tuple[list[tf.Tensor], tf.Operation, dict[str, tuple[int, list[tf.Tensor]]]]:
+        """Make the operations by which each host loads the examples that its processors need.
+
+        Returns:
+          Placeholders for what is fed; the operation; {CPU of a host: an example, and its components there}.
+        """
+        loaded, samples = {}, {}
+        with tf.device(_HERE):
+            fed = [tf.placeholder(array.dtype, array.shape) for array in batch.fed]
+        for host, (first, end) in ranges.items():
+            with tf.device(_HERE):
+                rows = [cut(x, [first, *[0] * (x.shape.rank - 1)], [end - first, *x.shape.as_list()[1:]]) for x in fed]
+            with tf.device(host):
+                loaded[host] = loader(rows, end - first, host)
+                samples[host] = first, [loaded[host][number][0] for number in self._tensors]
+        slices: list[dict[int, tf.Tensor]] = []
+        for device, boxes in zip(self._mesh_impl.devices, self._boxes, strict=True):
+            host, mine = host_cpu(device), {}
+            with tf.device(host):
+                for number, box in boxes.items():
+                    if box.end == box.first:
+                        mine[number] = tf.zeros(box.size, self._tensors[number].dtype)
+                        continue
+                    whole, first = loaded[host][number], ranges[host][0]
+                    rows = cut(
+                        whole,
+                        [box.first - first, *[0] * (whole.shape.rank - 1)],
+                        [box.end - box.first, *whole.shape.as_list()[1:]],
+                    )
+                    mine[number] = cut(reshape(rows, box.shape), box.begin, box.size)
+            slices.append(mine)
+        return fed, self._give(slices), samples
+
+    def load(self, batch: Batch, key: int, runtime: Runtime, *, compares: bool) -> str:
+        """Have the workers load a batch.
+
+        Args:
+          batch: the batch.
+          key: its number.
+          runtime: the session.
+          compares: whether to compare one example of each worker with what this process makes of it.
+
+        Returns:
+          What is different; "" if nothing is.
+        """
+        feed: dict[tf.Tensor, object] = {self.key: key, **dict(zip(self._fed, batch.fed, strict=True))}
+        samples = self._samples if compares else {}
+        _, found = runtime.run_beside((self._load, {host: x for host, (_, x) in samples.items()}), feed)
+        if compares:
+            assert batch.loader is not None
+            for host, (number, _) in samples.items():
+                own = batch.loader.load_here([array[number : number + 1] for array in batch.fed])
+                pairs = zip((own[component][0] for component in self._tensors), found[host], strict=True)
+                if not batch.loader.draws and not all(_are_alike(here, there) for here, there in pairs):
+                    return f"{shorten(host)} reads another example than this process under the same name"
+        return ""
+
+    def put(self, batch: Batch, key: int, runtime: Runtime) -> None:
+        """Feed the workers a batch, under a number."""
+        values = batch.values()
+        feed: dict[tf.Tensor, object] = {placeholder: values[number] for number, placeholder in self._wholes.items()}
+        runtime.run_beside(self._put, feed | {self.key: key})
+
+
+def _are_alike(here: np.ndarray, there: np.ndarray) -> bool:
+    """Return whether two arrays differ by rounding alone: TensorFlow may compute `x / 255` as a product."""
+    if not np.issubdtype(here.dtype, np.floating):
+        return np.array_equal(here, there)
+    return np.allclose(here, there, rtol=1e-3, atol=1e-3 * float(np.max(np.abs(here), initial=0.0)), equal_nan=True)
+
+
+class Loads:
+    """Loads batches on a thread of its own, while a step runs.
+
+    Args:
+      runtime: the session. After it was closed, `forget` what was loaded.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime, self._keys = runtime, itertools.count()
+        self._executor: concurrent.futures.Executor | None = None
+        self._pending: dict[tuple[Stage, Batch], concurrent.futures.Future[int]] = {}
+        self._compared: set[Loader] = set()
+        self._pieces: dict[Stored, Iterator[Piece]] = {}  # that are still to be sent
+
+    def begin(self, stage: Stage, batch: Batch) -> None:
+        """Begin to load a batch, unless that was begun."""
+        if (stage, batch) in self._pending:
+            return
+        if self._executor is None:
+            self._executor = concurrent.futures.ThreadPoolExecutor(1, "loads")
+        self._pending[stage, batch] = self._executor.submit(self._load, stage, batch)
+
+    def take(self, stage: Stage, batch: Batch) -> int:
+        """Return the number under which a batch lies on the devices. The step must take it.
+
+        Raises:
+          UnreachableWorkerError: a worker was lost.
+          tf.errors.OpError: this process cannot make the batch either.
+        """
+        self.begin(stage, batch)
+        with self._runtime.explaining_loss():
+            return self._pending.pop((stage, batch)).result()
+
+    def forget(self) -> None:
+        """Forget what was loaded: the session ends."""
+        self._pending, self._pieces = {}, {}
+
+    def close(self) -> None:
+        """End the thread."""
+        self.forget()
+        if self._executor is not None:
+            self._executor.shutdown(cancel_futures=True)
+            self._executor = None
+
+    def _load(self, stage: Stage, batch: Batch) -> int:
+        if stage.loads and not batch.is_whole and self._is_stored(batch):
+            why = self._try_load(stage, batch, key := next(self._keys))
+            if not why:
+                return key
+            stage.loads = False
+            tf.logging.warning(
+                "the workers do not read their parts of the batches: %s; this process reads and sends them; put the "
+                "same files at the same path on every worker",
+                why,
+            )
+        stage.put(batch, key := next(self._keys), self._runtime)
+        return key
+
+    def _is_stored(self, batch: Batch) -> bool:
+        """Return whether the workers have all arrays that they need; if not, send them another piece."""
+        stored = None if batch.loader is None else batch.loader.stored
+        if stored is None:
+            return True
+        if stored not in self._pieces:
+            if not stored.pays(self._runtime.graph):
+                return False
+            self._pieces[stored] = stored.pieces(self._runtime.graph, sum(array.nbytes for array in batch.values()))
+        piece = next(self._pieces[stored], None)
+        if piece is not None:
+            self._runtime.run_beside(*piece)
+        return piece is None
+
+    def _try_load(self, stage: Stage, batch: Batch, key: int) -> str:
+        """Have the workers load a batch; returns why they cannot, "" if they did."""
+        assert batch.loader is not None
+        try:
+            why = stage.load(batch, key, self._runtime, compares=batch.loader not in self._compared)
+        except (tf.errors.NotFoundError, tf.errors.InvalidArgumentError, tf.errors.PermissionDeniedError) as error:
+            return shorten(str(error.message).splitlines()[0])
+        self._compared.add(batch.loader)
+        return why
