@@ -12,6 +12,7 @@ from mtf_hetero._support import lazy, start_up
 if TYPE_CHECKING:
     from mtf_hetero._compat import mtf, tf
     from mtf_hetero.cluster import session_config
+    from mtf_hetero.data.batches import batches
     from mtf_hetero.estimator import (
         Estimator,
         EstimatorSpec,
@@ -38,6 +39,7 @@ __all__ = [
     "StepDiffersError",
     "TrainSpec",
     "UnevenMeshImpl",
+    "batches",
     "function",
     "mtf",
     "plan",
@@ -59,6 +61,7 @@ __getattr__, __dir__ = lazy.attach(
         "Lowering": "lowering",
         "StepDiffersError": "importer",
         "UnevenMeshImpl": "mesh",
+        "batches": "data.batches",
         "function": "importer",
         "mtf": "_compat",
         "plan": "keras.planned",

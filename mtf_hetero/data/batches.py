@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from mtf_hetero._compat import tf
-from mtf_hetero.data.cutting import Cut, Loader
+from mtf_hetero.data.cutting import Cut, Loader, cut
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
@@ -46,11 +46,18 @@ class Batch:
       spec: tf.TensorSpecs of the components, in a structure.
       loader: makes the components of them; None: they are the components.
       drawn: what was drawn after this one up to now, the next one first.
+      why: what keeps workers from making it, "" if nothing does.
     """
 
     def __init__(
-        self, fed: Sequence[np.ndarray], spec: object, loader: Loader | None, drawn: Sequence[object] = ()
+        self,
+        fed: Sequence[np.ndarray],
+        spec: object,
+        loader: Loader | None,
+        drawn: Sequence[object] = (),
+        why: str = "",
     ) -> None:
+        self.why = why
         self.fed, self.loader, self._spec, self._drawn = list(fed), loader, spec, drawn
         self.examples: int = fed[0].shape[0]
         self._values = self.fed if loader is None else None
@@ -95,17 +102,17 @@ class Batches:
 
     Args:
       dataset: of batches.
-      cut: where it is cut.
+      found: where it is cut.
 
     Attributes:
       element_spec: of the pipeline.
     """
 
-    def __init__(self, dataset: tf.data.Dataset, cut: Cut) -> None:
-        self._dataset, self._loader = dataset, cut.loader
+    def __init__(self, dataset: tf.data.Dataset, found: Cut) -> None:
+        self._dataset, self._cut = dataset, found
         self.element_spec = dataset.element_spec
-        self._fed = iter(cut.below)
-        self._ahead = _AHEAD if cut.runs_ahead else 0
+        self._fed = iter(found.below)
+        self._ahead = _AHEAD if found.runs_ahead else 0
         self._drawn: collections.deque[Batch | Exception] = collections.deque()
 
     def __iter__(self) -> Iterator[object]:
@@ -127,11 +134,57 @@ class Batches:
         except (StopIteration, tf.errors.OpError) as error:
             return error
         arrays = [tensor.numpy() for tensor in tf.nest.flatten(fed)]
-        return Batch(arrays, self.element_spec, self._loader, self._drawn)
+        return Batch(arrays, self.element_spec, self._cut.loader, self._drawn, self._cut.why)
 
     def exhausted(self) -> Iterator[object]:
         """Return an iterator of TensorFlow with the same specification that has no batch."""
         return iter(self._dataset.take(0))
+
+
+class Pipeline:
+    """A pipeline of batches, each pass over which gives structures of Parts.
+
+    Args:
+      dataset: of batches.
+      found: where it is cut.
+    """
+
+    def __init__(self, dataset: tf.data.Dataset, found: Cut) -> None:
+        self._dataset, self._cut = dataset, found
+
+    def __iter__(self) -> Batches:
+        return Batches(self._dataset, self._cut)
+
+
+def batches(dataset: tf.data.Dataset, passes: int = 1) -> Pipeline:
+    """Have workers read their own examples of a pipeline, for the steps of `mtf_hetero.function`.
+
+    What is read by a function of one example, `map(read).batch(64)`, is read on the workers, each of which needs the
+    same files at the same paths; this process draws the paths in the same order. Functions of whole batches, Python
+    code, and random numbers with a seed are called in this process, which then sends each worker its part, while the
+    step before runs. Without workers, it is all made here.
+
+    Args:
+      dataset: of batches, as dense tensors.
+      passes: over it that are to come; arrays are sent to the workers once if that is less than batch by batch.
+
+    Returns:
+      An iterable. Each batch has the structure of the pipeline's, and stands for it as an argument of a step: it is
+      read when it is needed. `np.asarray` of a component reads it in this process.
+
+    Raises:
+      ValueError: the batches are no dense tensors.
+
+    Example:
+      >>> for images, labels in mtf_hetero.batches(dataset):
+      ...     loss = divided(images, labels)
+    """
+    for spec in tf.nest.flatten(dataset.element_spec):
+        if type(spec) is not tf.TensorSpec or not spec.shape.rank or None in spec.shape.as_list()[1:]:
+            raise ValueError(
+                f"a component of a batch is {spec}; give dense tensors whose sizes but the first are known"
+            )
+    return Pipeline(dataset, cut(dataset, passes))
 
 
 def values(inputs: _Inputs) -> _Inputs:

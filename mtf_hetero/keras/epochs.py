@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from mtf_hetero._compat import tf
-from mtf_hetero.data.batches import Batches
+from mtf_hetero.data.batches import Pipeline
 from mtf_hetero.data.cutting import Cut, Loader, cut
 from mtf_hetero.data.stored import Stored
 
@@ -22,29 +22,13 @@ class _Adapter(Protocol):
         ...
 
 
-class _Placed:
-    """Stands for the pipeline of an epoch iterator of Keras, which begins it anew for each epoch.
-
-    Args:
-      dataset: the pipeline.
-      found: where it is cut.
-    """
-
-    def __init__(self, dataset: tf.data.Dataset, found: Cut) -> None:
-        self._dataset, self._cut = dataset, found
-
-    def __iter__(self) -> Batches:
-        return Batches(self._dataset, self._cut)
-
-
 @contextlib.contextmanager
-def with_parts(is_wanted: Callable[[], bool], epochs: int, say: Callable[[str], object]) -> Iterator[None]:
+def with_parts(is_wanted: Callable[[], bool], epochs: int) -> Iterator[None]:
     """Have Keras's loop iterate over structures of Parts.
 
     Args:
       is_wanted: whether an iterator that is made now is for the steps that are taken on devices.
       epochs: that are to come.
-      say: called with a line about data that the workers cannot make.
     """
     trainer = vars(importlib.import_module("keras.src.backend.tensorflow.trainer"))
     before = trainer["TFEpochIterator"]
@@ -57,9 +41,7 @@ def with_parts(is_wanted: Callable[[], bool], epochs: int, say: Callable[[str], 
             dataset: tf.data.Dataset = super()._get_iterator()
             found = _cut(dataset, self.data_adapter, epochs)
             if found is not None:
-                self._distributed_dataset: object = _Placed(dataset, found)
-                if found.why and found.loader is None:
-                    say(f"Data: this process makes each batch and sends it to the workers, because of {found.why}")
+                self._distributed_dataset: object = Pipeline(dataset, found)
 
     trainer["TFEpochIterator"] = EpochIterator
     try:

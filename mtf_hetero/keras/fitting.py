@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mtf_hetero import placement
-from mtf_hetero._compat import tf
 from mtf_hetero._support import extras
 from mtf_hetero.cluster import WorkerClaim
 from mtf_hetero.importer.verifying import Verification, Verify, check_verify
@@ -250,10 +249,9 @@ def _running(
         stack.enter_context(WorkerClaim(cluster.workers_in_use))
         changes = None if policy is None else Changes(policy, placer.without, steps)
         epochs = options.get("epochs", 1) - (options.get("initial_epoch") or 0)
-        say = extras.write_above_bars if announces else tf.logging.info
         verification = Verification(verify, steps, announces=announces and policy is not None)
         keeper = Keeper(model, request, cluster, steps)
-        loop = Loop(model, placer, stack, changes, keeper, verification, epochs=epochs, say=say)
+        loop = Loop(model, placer, stack, changes, keeper, verification, epochs=epochs)
         around = loop.give_to_callbacks, loop.before_callbacks, loop.after_callbacks
         callbacks = stack.enter_context(callbacks_lib.surrounded(callbacks, *around))
         with loop.in_place_of_keras(*kinds):

@@ -34,7 +34,6 @@ class Loop:
       keeper: has the session of the last call, perhaps, and gets this one; None: the session ends with this call.
       verification: compares first steps; None: nothing is compared.
       epochs: passes over the data that are to come.
-      say: called with lines for the user.
     """
 
     def __init__(
@@ -47,9 +46,8 @@ class Loop:
         verification: Verification | None = None,
         *,
         epochs: int = 1,
-        say: Callable[[str], object] = lambda line: None,
     ) -> None:
-        self._epochs, self._say = epochs, say
+        self._epochs = epochs
         self._model, self._place, self._stack, self._changes, self._keeper = model, place, stack, changes, keeper
         self._verification = verification
         self._divided: Divided | None = None
@@ -71,7 +69,7 @@ class Loop:
             setattr(self._model, name, StandIn(getattr(self, kind), self._functions[kind]))
         is_on_workers = self._keeper is not None and bool(self._keeper.cluster.workers)
         try:
-            with with_parts(lambda: is_on_workers and not self._in_callbacks, self._epochs, self._say):
+            with with_parts(lambda: is_on_workers and not self._in_callbacks, self._epochs):
                 yield
             self.give_back()
             self._keep()

@@ -178,3 +178,46 @@ def test_a_worker_that_answers_again_takes_steps_again(workers, monkeypatch):
         assert lost.endswith("was lost") and back.endswith("answers again")
     for variable, other in zip(variables, own, strict=True):
         np.testing.assert_allclose(variable.numpy(), other.numpy(), rtol=1e-9)
+
+
+@on_workers
+@pytest.mark.full
+@pytest.mark.parametrize("layout", ["batch", "x/2:all"])
+@pytest.mark.parametrize("how", ["read", "sent"])
+def test_batches_of_a_pipeline(workers, layout, how):
+    """The second batch is smaller; a step without workers gets the same Parts."""
+    rng = np.random.default_rng(0)
+    data, targets = rng.standard_normal((28, 3, 5)), rng.standard_normal((28, 4))
+    dataset = tf.compat.v2.data.Dataset.from_tensor_slices((data, targets))
+    if how == "read":
+        dataset = dataset.map(lambda x, y: (x[::-1] / 2.0, y))
+    dataset = dataset.batch(16)
+
+    def train(batches, **place):
+        weights = tf.compat.v2.Variable(np.ones((5, 4)), name="weights")
+
+        def step(x, y, rate):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((tf.einsum("bsx,xy->by", x, weights) - y) ** 2.0)
+            weights.assign_sub(rate * tape.gradient(loss, weights))
+            return loss
+
+        with mtf_hetero.function(step, (data[:16], targets[:16], 0.1), progress=False, **place) as divided:
+            losses = [float(divided(x, y, np.float64(0.1))) for _ in range(3) for x, y in batches()]
+        return losses, weights.numpy()
+
+    def parts():
+        return mtf_hetero.batches(dataset, passes=9)
+
+    place = {**PLACE, "layout": layout, "verify": False}
+    expected, last = train(lambda: dataset, devices="cpu:0", layout="batch")
+    for where in ({**place, "workers": workers.addresses}, {"devices": "cpu:0,cpu:1", "layout": "batch"}):
+        found, weights = train(parts, **where)
+        np.testing.assert_allclose(found, expected, rtol=1e-12)
+        np.testing.assert_allclose(weights, last, rtol=1e-12)
+
+
+def test_batches_of_unknown_sizes_are_refused():
+    ragged = tf.compat.v2.data.Dataset.range(3).map(lambda n: tf.ones([n])).padded_batch(2)
+    with pytest.raises(ValueError, match="dense tensors whose sizes"):
+        mtf_hetero.batches(ragged)
