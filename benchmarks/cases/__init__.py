@@ -15,6 +15,7 @@ from benchmarks.cases.lowering import Lowering
 from benchmarks.cases.one_device import Accounting, OneDevice
 from benchmarks.cases.phases import Phases
 from benchmarks.cases.planner import Planner
+from benchmarks.cases.reading import Reading
 from benchmarks.cases.sequences import Sequences
 from benchmarks.cases.spatial import Spatial
 from benchmarks.cases.splitbrain import SplitBrain
@@ -28,6 +29,7 @@ _ALL = (
         Cosmology(),
         Segmentation(),
         Planner(),
+        Reading(),
         KerasModels(),
         KerasFit(),
         AnyStep(),

@@ -64,7 +64,7 @@ class Lowered:
             placeholder: array for placeholder, array in zip(self.step.feeds, arrays, strict=True) if array is not None
         }
         pairs = list(zip(self._stages, batches, strict=True))
-        feed |= {stage.key: loads.take(stage, batch) for stage, batch in pairs}
+        feed |= {stage.key: loads.take(stage, batch, trains=bool(self.written)) for stage, batch in pairs}
         for stage, batch in pairs:
             for coming in batch.coming:
                 if coming.examples == batch.examples:

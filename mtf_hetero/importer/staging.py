@@ -1,13 +1,17 @@
 """Input of a step that is on its devices before the step begins: fed or read by the workers while another runs."""
 
 import concurrent.futures
+import functools
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+import queue
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from mtf_hetero._compat import mtf, tf
+from mtf_hetero._support import threads
 from mtf_hetero._support.ops import cut, reshape
 from mtf_hetero.cluster.devices import shorten
 from mtf_hetero.data.batches import Batch
@@ -16,9 +20,11 @@ from mtf_hetero.data.laid_out import host_cpu
 from mtf_hetero.data.stored import Piece, Stored
 from mtf_hetero.mesh.mesh_impl import UnevenMeshImpl
 from mtf_hetero.mesh.tensors import LaidOutTensor
-from mtf_hetero.training.runtime import Runtime
+from mtf_hetero.training.runtime import Run, Runtime
 
 _HERE = "/cpu:0"  # where it is fed
+_ASK_SECONDS = 0.5  # between two looks whether the worker that a batch waits for was lost
+_END_SECONDS = 5.0  # for the end of a call, which takes less unless a worker was lost
 _WORTH_TELLING = 2**20  # bytes of a batch: 8 ms at 1 Gbit/s
 
 
@@ -71,6 +77,7 @@ class Stage:
 
     Attributes:
       key: placeholder for the number.
+      nothing: an operation that does nothing.
       slices: {number of a component: LaidOutTensor} of the batch whose number is fed.
       loads: whether the workers make what they need of what is fed; else they are fed what they need.
     """
@@ -91,7 +98,7 @@ class Stage:
             for pnum in range(mesh_impl.size)
         ]
         with tf.device(_HERE):
-            self.key = tf.placeholder(tf.int64, [])
+            self.key, self.nothing = tf.placeholder(tf.int64, []), tf.no_op()
         self.slices = self._take()
         self._wholes, self._put = self._feed_slices(batch)
         self._fed: list[tf.Tensor] = []
@@ -192,13 +199,13 @@ class Stage:
             slices.append(mine)
         return fed, self._give(slices), samples
 
-    def load(self, batch: Batch, key: int, runtime: Runtime, *, compares: bool) -> str:
+    def load(self, batch: Batch, key: int, run: Run, *, compares: bool) -> str:
         """Have the workers load a batch.
 
         Args:
           batch: the batch.
           key: its number.
-          runtime: the session.
+          run: runs operations in the session.
           compares: whether to compare one example of each worker with what this process makes of it.
 
         Returns:
@@ -206,7 +213,7 @@ class Stage:
         """
         feed: dict[tf.Tensor, object] = {self.key: key, **dict(zip(self._fed, batch.fed, strict=True))}
         samples = self._samples if compares else {}
-        _, found = runtime.run_beside((self._load, {host: x for host, (_, x) in samples.items()}), feed)
+        _, found = run((self._load, {host: x for host, (_, x) in samples.items()}), feed)
         if compares:
             assert batch.loader is not None
             for host, (number, _) in samples.items():
@@ -216,11 +223,11 @@ class Stage:
                     return f"{shorten(host)} reads another example than this process under the same name"
         return ""
 
-    def put(self, batch: Batch, key: int, runtime: Runtime) -> None:
+    def put(self, batch: Batch, key: int, run: Run) -> None:
         """Feed the workers a batch, under a number."""
         values = batch.values()
         feed: dict[tf.Tensor, object] = {placeholder: values[number] for number, placeholder in self._wholes.items()}
-        runtime.run_beside(self._put, feed | {self.key: key})
+        run(self._put, feed | {self.key: key})
 
 
 def _are_alike(here: np.ndarray, there: np.ndarray) -> bool:
@@ -230,16 +237,46 @@ def _are_alike(here: np.ndarray, there: np.ndarray) -> bool:
     return np.allclose(here, there, rtol=1e-3, atol=1e-3 * float(np.max(np.abs(here), initial=0.0)), equal_nan=True)
 
 
+class _Line:
+    """Calls functions one after the other in a daemon thread, for a call may wait for a lost worker for ever."""
+
+    def __init__(self) -> None:
+        self._calls: queue.SimpleQueue[tuple[concurrent.futures.Future[int], Callable[[], int]] | None]
+        self._calls = queue.SimpleQueue()
+        self._is_ended = False
+        self._end = threads.begin(self._work, "loads")
+
+    def begin(self, call: Callable[[], int]) -> concurrent.futures.Future[int]:
+        """Call a function after those before it; returns the future of its result."""
+        future: concurrent.futures.Future[int] = concurrent.futures.Future()
+        self._calls.put((future, call))
+        return future
+
+    def end(self, wait_seconds: float) -> None:
+        """Call nothing more; wait for the present call, no longer than some seconds."""
+        self._is_ended = True
+        self._calls.put(None)
+        concurrent.futures.wait([self._end], wait_seconds)
+
+    def _work(self) -> None:
+        while (entry := self._calls.get()) is not None and not self._is_ended:
+            future, call = entry
+            try:
+                future.set_result(call())
+            except BaseException as error:
+                future.set_exception(error)
+
+
 class Loads:
     """Loads batches on a thread of its own, while a step runs.
 
     Args:
-      runtime: the session. After it was closed, `forget` what was loaded.
+      runtime: the session. Before it opens another one, `forget` what was loaded.
     """
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime, self._keys = runtime, itertools.count()
-        self._executor: concurrent.futures.Executor | None = None
+        self._line: _Line | None = None
         self._pending: dict[tuple[Stage, Batch], concurrent.futures.Future[int]] = {}
         self._compared: set[Loader] = set()
         self._told = {""}
@@ -249,35 +286,47 @@ class Loads:
         """Begin to load a batch, unless that was begun."""
         if (stage, batch) in self._pending:
             return
-        if self._executor is None:
-            self._executor = concurrent.futures.ThreadPoolExecutor(1, "loads")
-        self._pending[stage, batch] = self._executor.submit(self._load, stage, batch)
+        self._line = self._line or _Line()
+        load = functools.partial(self._load, stage, batch, self._runtime.run_beside())
+        self._pending[stage, batch] = self._line.begin(load)
 
-    def take(self, stage: Stage, batch: Batch) -> int:
+    def take(self, stage: Stage, batch: Batch, *, trains: bool) -> int:
         """Return the number under which a batch lies on the devices. The step must take it.
+
+        Args:
+          stage: of the step.
+          batch: the batch.
+          trains: whether the step changes variables, and waits for the batch as a step of training.
 
         Raises:
           UnreachableWorkerError: a worker was lost.
           tf.errors.OpError: this process cannot make the batch either.
         """
+        is_ahead = (stage, batch) in self._pending
         self.begin(stage, batch)
+        began, future = time.monotonic(), self._pending.pop((stage, batch))
+        while not concurrent.futures.wait([future], _ASK_SECONDS).done:
+            self._runtime.run(stage.nothing)  # an error, if a worker was lost meanwhile
         with self._runtime.explaining_loss():
-            return self._pending.pop((stage, batch)).result()
+            key = future.result()
+        if trains and is_ahead:  # the first one of an epoch waits, however fast the workers read
+            self._runtime.waited_seconds += time.monotonic() - began
+        return key
 
-    def forget(self) -> None:
-        """Forget what was loaded: the session ends."""
+    def forget(self, wait_seconds: float = 0.0) -> None:
+        """Forget what was loaded, and load nothing more: the session ends."""
         self._pending, self._pieces = {}, {}
+        if self._line is not None:
+            self._line.end(wait_seconds)
+            self._line = None
 
     def close(self) -> None:
-        """End the thread."""
-        self.forget()
-        if self._executor is not None:
-            self._executor.shutdown(cancel_futures=True)
-            self._executor = None
+        """End the thread, unless it waits for a lost worker."""
+        self.forget(_END_SECONDS)
 
-    def _load(self, stage: Stage, batch: Batch) -> int:
-        if stage.loads and not batch.is_whole and self._is_stored(batch):
-            why = self._try_load(stage, batch, key := next(self._keys))
+    def _load(self, stage: Stage, batch: Batch, run: Run) -> int:
+        if stage.loads and not batch.is_whole and self._is_stored(batch, run):
+            why = self._try_load(stage, batch, key := next(self._keys), run)
             if not why:
                 return key
             stage.loads = False
@@ -289,10 +338,10 @@ class Loads:
         elif batch.loader is None and batch.why not in self._told and batch.nbytes >= _WORTH_TELLING:
             self._told.add(batch.why)
             tf.logging.warning("this process makes the batches and sends them to the workers, because of %s", batch.why)
-        stage.put(batch, key := next(self._keys), self._runtime)
+        stage.put(batch, key := next(self._keys), run)
         return key
 
-    def _is_stored(self, batch: Batch) -> bool:
+    def _is_stored(self, batch: Batch, run: Run) -> bool:
         """Return whether the workers have all arrays that they need; if not, send them another piece."""
         stored = None if batch.loader is None else batch.loader.stored
         if stored is None:
@@ -303,14 +352,14 @@ class Loads:
             self._pieces[stored] = stored.pieces(self._runtime.graph, sum(array.nbytes for array in batch.values()))
         piece = next(self._pieces[stored], None)
         if piece is not None:
-            self._runtime.run_beside(*piece)
+            run(*piece)
         return piece is None
 
-    def _try_load(self, stage: Stage, batch: Batch, key: int) -> str:
+    def _try_load(self, stage: Stage, batch: Batch, key: int, run: Run) -> str:
         """Have the workers load a batch; returns why they cannot, "" if they did."""
         assert batch.loader is not None
         try:
-            why = stage.load(batch, key, self._runtime, compares=batch.loader not in self._compared)
+            why = stage.load(batch, key, run, compares=batch.loader not in self._compared)
         except (tf.errors.NotFoundError, tf.errors.InvalidArgumentError, tf.errors.PermissionDeniedError) as error:
             return shorten(str(error.message).splitlines()[0])
         self._compared.add(batch.loader)

@@ -10,6 +10,7 @@ from mtf_hetero.training.pace import MeasuringPace, Pace
 from mtf_hetero.training.rebalancing import RebalanceHook
 from mtf_hetero.training.runtime import Trace
 
+_WORTH_SAYING = 0.05  # of a step
 _Result = TypeVar("_Result")
 
 
@@ -40,17 +41,20 @@ class Meter:
         """Return the seconds that a change of the place is believed to take; 0: nothing is known."""
         return 0.0 if self._hook is None else self._hook.pause_seconds
 
-    def describe_speed(self, examples: float) -> str:
+    def describe_speed(self, examples: float, waited_seconds: float) -> str:
         """Return examples per second and the busy share of each device, in one line; "" before the second step.
 
         Args:
           examples: in a batch, on average.
+          waited_seconds: for a batch, on average.
         """
         if self._steps < 2 or not self._pace.steps_per_second:
             return ""
         speed = self._pace.steps_per_second * examples
         busy = ", ".join(f"{device} {share:.0%}" for device, share in self.load.shares().items())
-        return f"Speed: {speed:,.{0 if speed >= 100 else 1}f} examples/s{f'; busy: {busy}' if busy else ''}"
+        waited = waited_seconds * self._pace.steps_per_second
+        said = f"Speed: {speed:,.{0 if speed >= 100 else 1}f} examples/s{f'; busy: {busy}' if busy else ''}"
+        return said + (f"; waiting for data: {min(waited, 1.0):.0%}" if waited >= _WORTH_SAYING else "")
 
     def skip(self) -> None:
         """Note that the devices do other work than training steps."""

@@ -23,6 +23,7 @@ from mtf_hetero.placement.placing import Placement, resize_layout
 
 _LEAST_KINDS = 8  # of batches that a session has room for, however large the step
 _MOST_OPERATIONS = 100_000  # of TensorFlow in a session of more kinds: about 10 kB each
+Run = Callable[[object, Mapping[tf.Tensor, object]], Any]  # operations, what is fed -> their values
 Trace = tuple[tf.RunOptions, tf.RunMetadata] | None  # of a step; None: it is not traced
 _ASK_SECONDS = 3.0  # for the reason why a worker was lost
 _AT_ONCE_BYTES = 2**27  # of variables that one call takes to the devices, or back: protobuf has no more than 2**31
@@ -56,6 +57,7 @@ class Runtime:
       steps: number of steps that have changed variables since the session was opened.
       wait_seconds: that `await_workers` waits for lost workers; infinity: forever.
       may_leave: as of WaitingSessionCreator.
+      waited_seconds: for batches that workers read, or that were sent to them, in steps of training.
       pause_seconds: that another session like this one is believed to take to begin; 0: nothing is known.
     """
 
@@ -63,7 +65,7 @@ class Runtime:
 
     def __init__(self, owner: str, loss: str, *, rescues: bool = False) -> None:
         self._owner, self._loss, self._rescues = owner, loss, rescues
-        self.wait_seconds, self.pause_seconds = 0.0, 0.0
+        self.wait_seconds, self.pause_seconds, self.waited_seconds = 0.0, 0.0, 0.0
         self.may_leave: MayLeave = always
         self._stack = contextlib.ExitStack()
         self._session: tf.Session | None = None
@@ -196,11 +198,10 @@ class Runtime:
                 self._watch.after_run(None, None)
             return result
 
-    def run_beside(self, fetches: object, feed: Mapping[tf.Tensor, object]) -> Any:
-        """Run operations of no step, which may be on another thread while a step runs."""
-        session = self._session
-        assert session is not None
-        return session.run(fetches, feed)
+    def run_beside(self) -> Run:
+        """Return what runs operations of no step in the present session, on another thread while a step runs."""
+        assert self._session is not None
+        return self._session.run
 
     def put(self, values: Mapping[str, np.ndarray], *more: tf.Operation) -> None:
         """Give variables, and the copies of them, values."""

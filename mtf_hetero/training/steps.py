@@ -215,7 +215,10 @@ class ElasticSteps:
 
     def describe_speed(self) -> str:
         """Return how fast the last steps were and how busy the devices, in one line; "" if it was not measured."""
-        return "" if self._meter is None else self._meter.describe_speed(self._examples / max(self._steps, 1))
+        if self._meter is None:
+            return ""
+        steps = max(self._steps, 1)
+        return self._meter.describe_speed(self._examples / steps, self._step.runtime.waited_seconds / steps)
 
     def take(self, inputs: Sequence[object]) -> object:
         """Take a step; returns what it returns."""
