@@ -133,7 +133,7 @@ class Batches:
             fed = next(self._fed)
         except (StopIteration, tf.errors.OpError) as error:
             return error
-        arrays = [tensor.numpy() for tensor in tf.nest.flatten(fed)]
+        arrays = [np.asarray(tensor) for tensor in tf.nest.flatten(fed)]
         return Batch(arrays, self.element_spec, self._cut.loader, self._drawn, self._cut.why)
 
     def exhausted(self) -> Iterator[object]:

@@ -70,7 +70,7 @@ class Loader:
         if self._make is None:
             return list(rows)
         with tf.init_scope(), tf.device("/cpu:0"):
-            return [tensor.numpy() for tensor in self._function(*map(tf.constant, rows))]
+            return [np.asarray(tensor) for tensor in self._function(*map(tf.constant, rows))]
 
     def __call__(self, fed: Sequence[tf.Tensor], count: int, host: str) -> list[tf.Tensor]:
         """Make operations in TensorFlow's default graph; returns the components of examples, each [count, ...].
@@ -207,7 +207,7 @@ class _Cutter:
         captured = mapped._map_func.function.captured_inputs
         if any(tensor.dtype in (tf.resource, tf.variant) for tensor in captured):
             return "a tf.Variable, or a table, in map(); give it constants"
-        nbytes = graph.as_graph_def().ByteSize() + sum(tensor.numpy().nbytes for tensor in captured)
+        nbytes = graph.as_graph_def().ByteSize() + sum(np.asarray(tensor).nbytes for tensor in captured)
         if nbytes > _MOST_CONSTANTS:
             return "a large array in map(); give its rows by from_tensor_slices()"
         for node in _nodes(graph):
@@ -286,7 +286,7 @@ def _keeps_rows(op: tf.Operation, has_rows: Sequence[bool]) -> bool:
 def _function(mapped: tf.data.Dataset) -> Callable[..., list[tf.Tensor]]:
     """Return the function of a `map`, flat, which makes its operations anew wherever it is called."""
     graph = mapped._map_func.function.graph
-    captured = [tensor.numpy() for tensor in mapped._map_func.function.captured_inputs]
+    captured = [np.asarray(tensor) for tensor in mapped._map_func.function.captured_inputs]
     graph_def, results = graph.as_graph_def(), [tensor.name for tensor in graph.outputs]
 
     def call(*arguments: tf.Tensor) -> list[tf.Tensor]:
@@ -314,12 +314,12 @@ def _by_number(dataset: tf.data.Dataset) -> tuple[tf.data.Dataset, list[np.ndarr
     """Return a pipeline of the numbers of rows in place of rows, in the same order, and the arrays; none: not so."""
     dataset, kind = _kind(dataset)
     if kind == "_TensorSliceDataset":
-        arrays = dataset._tensors
-        rows = arrays[0].shape[0]
-        is_dense = all(type(spec) is tf.TensorSpec and spec.dtype != tf.string for spec in _flat(dataset.element_spec))
-        if not is_dense or sum(array.numpy().nbytes for array in arrays) < _LEAST_ROW * rows:
+        if not all(type(spec) is tf.TensorSpec and spec.dtype != tf.string for spec in _flat(dataset.element_spec)):
             return dataset, []
-        return _Dataset.range(rows), [array.numpy() for array in arrays]
+        arrays = [np.asarray(tensor) for tensor in dataset._tensors]
+        rows = len(arrays[0])
+        is_worth_it = sum(array.nbytes for array in arrays) >= _LEAST_ROW * rows
+        return (_Dataset.range(rows), arrays) if is_worth_it else (dataset, [])
     if kind not in _AGAIN or _is_seeded(dataset):
         return dataset, []
     numbers, arrays = _by_number(dataset._input_dataset)

@@ -58,6 +58,8 @@ def _cut(dataset: tf.data.Dataset, adapter: _Adapter, epochs: int) -> Cut | None
       adapter: what Keras made it of.
       epochs: that are to come.
     """
+    if not isinstance(dataset, tf.compat.v2.data.Dataset):
+        return None
     specs = tf.nest.flatten(dataset.element_spec)
     if not all(type(spec) is tf.TensorSpec and spec.shape.rank for spec in specs):
         return None
@@ -70,7 +72,7 @@ def _cut(dataset: tf.data.Dataset, adapter: _Adapter, epochs: int) -> Cut | None
 
 def _cut_arrays(dataset: tf.data.Dataset, adapter: _Adapter, epochs: int) -> Cut:
     """Cut Keras's pipeline of arrays: the numbers of the rows, in the same order, are fed."""
-    arrays = [tensor.numpy() for tensor in _find_tensors(dataset)]
+    arrays = [np.asarray(tensor) for tensor in _find_tensors(dataset)]
     numbers = copy.copy(adapter)
     vars(numbers)["_inputs"] = (np.arange(arrays[0].shape[0], dtype=np.int64),)
     loader = Loader(None, dataset.element_spec, stored=Stored(arrays, epochs))

@@ -139,6 +139,23 @@ def test_each_batch_is_kerass(name, layout, paths, workers, sent):
 
 
 @on_workers
+@pytest.mark.full
+@pytest.mark.parametrize("layout", ["batch", "filters"])
+@pytest.mark.parametrize("name", ["files", "arrays"])
+def test_evaluated_and_predicted_without_a_batch_here(name, layout, paths, workers, sent):
+    place = {"workers": workers.addresses, "layout": layout, "list_speed": "4,2,1", "verify": False, "verbose": 0}
+    with floatx(tf.float64):
+        model = make_model(compiled)
+        data = (files(paths),) if name == "files" else (IMAGES, LABELS)
+        found = mtf_hetero.keras.evaluate(model, *data, return_dict=True, **place)
+        same(found, model.evaluate(*data, return_dict=True, verbose=0), 1e-12)
+        inputs = Dataset.from_tensor_slices(paths).map(lambda path: read(path, 0)[0]).batch(8)
+        found = mtf_hetero.keras.predict(model, inputs if name == "files" else IMAGES, **place)
+        np.testing.assert_allclose(found, model.predict(IMAGES, verbose=0), rtol=1e-12)
+    assert (sent["fed"] == 0) == (name == "files")
+
+
+@on_workers
 def test_workers_read_their_own_examples(paths, workers, sent):
     check("files", paths, workers, verify=True)
     assert sent["fed"] == 4 and sent["loaded"] >= 2 * 3 * 5 - 4  # fed are the first batches of each kind, to compare
