@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 from batch_oracle import Blind
-from estimator_oracle import log_lines
+from estimator_oracle import await_wanted, log_lines
 from fit_oracle import make_model, network, same, state
 from keras_oracle import floatx
 from tiers import losing_workers, on_workers
@@ -16,6 +16,7 @@ import mtf_hetero.keras
 from mtf_hetero import tf
 from mtf_hetero.data.cutting import Loader
 from mtf_hetero.importer.staging import Stage
+from mtf_hetero.training import Elastic, course
 
 Dataset = tf.compat.v2.data.Dataset
 COUNT = 35  # the last batch of eight has three
@@ -47,6 +48,20 @@ def files(paths):
     return dataset.map(read, tf.data.AUTOTUNE).batch(8).prefetch(2)
 
 
+def augmented(paths):
+    """Images mirrored or not, and brighter or not, by numbers that go with each of them."""
+
+    def change(example, number):
+        image, y = read(*example)
+        draws = tf.random.stateless_uniform([2], [7, number])
+        image = tf.where(draws[0] < 0.5, image[:, ::-1], image)
+        return image * tf.cast(0.5 + draws[1], image.dtype), y
+
+    examples = Dataset.from_tensor_slices((paths, LABELS))
+    numbered = Dataset.zip((examples, Dataset.range(COUNT))).shuffle(20, seed=3)
+    return numbered.map(change, tf.data.AUTOTUNE).batch(8).prefetch(2)
+
+
 def generated(paths):
     def generate():
         for start in range(0, COUNT, 8):
@@ -61,6 +76,7 @@ DATA = {  # makes the arguments of fit
     "files, several steps at once": lambda paths: {"x": files(paths)},
     "class weights": lambda paths: {"x": files(paths), "class_weight": {0: 2.0, 4: 0.5}},
     "functions of batches": lambda paths: {"x": files(paths).map(lambda x, y: (x * 2.0, y))},
+    "all of it": lambda paths: {"x": augmented(paths), "class_weight": {0: 2.0, 4: 0.5}, "epochs": 60},
     "arrays": lambda paths: {"x": IMAGES, "y": LABELS, "batch_size": 8, "validation_split": 0.2, "epochs": 6},
     "arrays, one pass": lambda paths: {"x": IMAGES, "y": LABELS, "batch_size": 8, "epochs": 1},
     "batches as they are": lambda paths: {"x": Dataset.from_tensor_slices((IMAGES, LABELS)).shuffle(9, 1).batch(8)},
@@ -129,7 +145,7 @@ def sent(monkeypatch):
 @on_workers
 @pytest.mark.full
 @pytest.mark.parametrize("layout", ["batch", "filters"])
-@pytest.mark.parametrize("name", DATA)
+@pytest.mark.parametrize("name", [name for name in DATA if name != "all of it"])
 def test_each_batch_is_kerass(name, layout, paths, workers, sent):
     check(name, paths, workers, layout=layout)
     assert sent["loaded"] == 0 if name not in LOADED else sent["loaded"] >= 9
@@ -216,3 +232,25 @@ def test_no_example_is_read_twice_after_a_loss(name, batch, paths, workers):
         check(name, paths, workers, lose, wait_for_workers=1)
     finally:
         workers.restart(1)
+
+
+@losing_workers
+@pytest.mark.full
+@pytest.mark.usefixtures("impatient")
+def test_three_hundred_steps_are_kerass(paths, workers, monkeypatch):
+    """Shuffled, augmented, the last batch smaller, weights of classes; a worker is lost, returns, and is lost again."""
+    monkeypatch.setattr("mtf_hetero.training.elastic._LOOK_SECONDS", 0.2)
+    made = []
+    monkeypatch.setattr(course, "Elastic", lambda **options: made.append(Elastic(**options)) or made[-1])
+    acts = {
+        70: lambda: os.kill(workers.pids[1], signal.SIGKILL),
+        120: lambda: (workers.restart(1), await_wanted(made[0])),
+        230: lambda: os.kill(workers.pids[2], signal.SIGSTOP),
+    }
+    lines = log_lines(monkeypatch)
+    try:
+        check("all of it", paths, workers, acts, wait_for_workers=1)
+        assert sum("training continues from step" in line for line in lines) == 3
+    finally:
+        workers.restart(1)
+        workers.restart(2)
