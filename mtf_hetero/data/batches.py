@@ -67,6 +67,10 @@ class Batch:
         """Return whether all components are here, and fed; else they are made of what is fed."""
         return self._values is not None
 
+    def is_like(self, other: "Batch") -> bool:
+        """Return whether what is fed of another batch has the same shapes."""
+        return [array.shape for array in self.fed] == [array.shape for array in other.fed]
+
     @property
     def coming(self) -> "list[Batch]":
         """The batches that were drawn after this one up to now."""
@@ -81,10 +85,12 @@ class Batch:
 
     def parts(self) -> object:
         """Return a Part for each component, in their structure."""
-        parts = [
-            Part(self, number, tf.TensorShape([self.examples, *spec.shape[1:]]), spec.dtype)
-            for number, spec in enumerate(tf.nest.flatten(self._spec))
-        ]
+        specs = tf.nest.flatten(self._spec)
+        if self.loader is None:
+            shapes = [tf.TensorShape(array.shape) for array in self.fed]
+        else:
+            shapes = [tf.TensorShape([self.examples, *spec.shape[1:]]) for spec in specs]
+        parts = [Part(self, n, shape, spec.dtype) for n, (shape, spec) in enumerate(zip(shapes, specs, strict=True))]
         return tf.nest.pack_sequence_as(self._spec, parts)
 
     def __len__(self) -> int:

@@ -171,7 +171,7 @@ class _Cutter:
             below, make = self._cut_examples(dataset._input_dataset)
             function = _function(dataset)
             return below, function if make is None else lambda *fed: function(*make(*fed))
-        if kind in _AGAIN and not _is_seeded(dataset):
+        if kind in _AGAIN.keys() - _BATCHES and not _is_seeded(dataset):
             below, make = self._cut_examples(dataset._input_dataset)
             return (dataset, None) if make is None else (_AGAIN[kind](dataset, below), make)
         if "TensorSlice" in kind or "Range" in kind or "TFRecord" in kind:
@@ -310,19 +310,25 @@ def _by_example(make: _OfExample) -> _OfRows:
     return load
 
 
-def _by_number(dataset: tf.data.Dataset) -> tuple[tf.data.Dataset, list[np.ndarray]]:
-    """Return a pipeline of the numbers of rows in place of rows, in the same order, and the arrays; none: not so."""
+def _by_number(dataset: tf.data.Dataset, batches: int = 1) -> tuple[tf.data.Dataset, list[np.ndarray]]:
+    """Return a pipeline of the numbers of rows in place of rows, in the same order, and the arrays; none: not so.
+
+    Args:
+      dataset: of rows in so many batches of each other.
+      batches: 0 or 1.
+    """
     dataset, kind = _kind(dataset)
-    if kind == "_TensorSliceDataset":
+    batches -= kind in _BATCHES
+    if kind == "_TensorSliceDataset" and not batches:
         if not all(type(spec) is tf.TensorSpec and spec.dtype != tf.string for spec in _flat(dataset.element_spec)):
             return dataset, []
         arrays = [np.asarray(tensor) for tensor in dataset._tensors]
         rows = len(arrays[0])
         is_worth_it = sum(array.nbytes for array in arrays) >= _LEAST_ROW * rows
         return (_Dataset.range(rows), arrays) if is_worth_it else (dataset, [])
-    if kind not in _AGAIN or _is_seeded(dataset):
+    if kind not in _AGAIN or _is_seeded(dataset) or batches < 0:
         return dataset, []
-    numbers, arrays = _by_number(dataset._input_dataset)
+    numbers, arrays = _by_number(dataset._input_dataset, batches)
     return (_AGAIN[kind](dataset, numbers), arrays) if arrays else (dataset, [])
 
 

@@ -67,7 +67,7 @@ class Lowered:
         feed |= {stage.key: loads.take(stage, batch, trains=bool(self.written)) for stage, batch in pairs}
         for stage, batch in pairs:
             for coming in batch.coming:
-                if coming.examples == batch.examples:
+                if coming.is_like(batch):
                     loads.begin(stage, coming)
         return feed
 

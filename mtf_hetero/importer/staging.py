@@ -46,25 +46,6 @@ class _Box(NamedTuple):
     size: list[int]
 
 
-def _box(shape: mtf.Shape, begin: Sequence[int], size: Sequence[int], examples: int) -> _Box:
-    """Return a box, of no more examples than it needs if its slice has all of the second and later parts of their axis.
-
-    Args:
-      shape: of the whole tensor, whose first dimensions are the axis of the examples.
-      begin: of the slice.
-      size: of the slice.
-      examples: in all.
-    """
-    whole, axis, inner = shape.to_integer_list, 0, 1
-    while inner < examples:
-        inner *= whole[axis]
-        axis += 1
-    if axis == 0 or list(size[1:axis]) != whole[1:axis]:
-        return _Box(0, examples, whole, list(begin), list(size))
-    inner //= whole[0]
-    return _Box(begin[0] * inner, (begin[0] + size[0]) * inner, [size[0], *whole[1:]], [0, *begin[1:]], list(size))
-
-
 class Stage:
     """Has the slices of a batch on the processors, under a number, until the step takes them.
 
@@ -83,20 +64,8 @@ class Stage:
     """
 
     def __init__(self, batch: Batch, tensors: Mapping[int, mtf.Tensor], mesh_impl: UnevenMeshImpl) -> None:
-        self._tensors, self._mesh_impl, self._examples = tensors, mesh_impl, batch.examples
+        self._tensors, self._mesh_impl = tensors, mesh_impl
         self._name = tf.get_default_graph().unique_name("stage")
-        self._boxes = [
-            {
-                number: _box(
-                    tensor.shape,
-                    mesh_impl.slice_begin(tensor.shape, pnum),
-                    mesh_impl.slice_shape(tensor.shape, pnum),
-                    batch.examples,
-                )
-                for number, tensor in tensors.items()
-            }
-            for pnum in range(mesh_impl.size)
-        ]
         with tf.device(_HERE):
             self.key, self.nothing = tf.placeholder(tf.int64, []), tf.no_op()
         self.slices = self._take()
@@ -104,11 +73,33 @@ class Stage:
         self._fed: list[tf.Tensor] = []
         self.loads = False
         if batch.loader is not None:
-            ranges = self._ranges()
+            boxes = [
+                {number: self._box(tensor.shape, pnum, batch.examples) for number, tensor in tensors.items()}
+                for pnum in range(mesh_impl.size)
+            ]
+            ranges = self._ranges(boxes)
             overlaps = any(a[1] > b[0] for a, b in itertools.pairwise(sorted(ranges.values())))
             self.loads = not (batch.loader.draws and overlaps)  # two workers would draw other numbers
             if self.loads:
-                self._fed, self._load, self._samples = self._load_slices(batch, batch.loader, ranges)
+                self._fed, self._load, self._samples = self._load_slices(batch, batch.loader, boxes, ranges)
+
+    def _box(self, shape: mtf.Shape, pnum: int, examples: int) -> _Box:
+        """Return a processor's part: no more examples than it needs, if it has all of the later parts of their axis.
+
+        Args:
+          shape: of the whole tensor, whose first dimensions are the axis of the examples.
+          pnum: number of the processor.
+          examples: in all.
+        """
+        begin, size = self._mesh_impl.slice_begin(shape, pnum), self._mesh_impl.slice_shape(shape, pnum)
+        whole, axis, inner = shape.to_integer_list, 0, 1
+        while inner < examples:
+            inner *= whole[axis]
+            axis += 1
+        if axis == 0 or size[1:axis] != whole[1:axis]:
+            return _Box(0, examples, whole, begin, size)
+        inner //= whole[0]
+        return _Box(begin[0] * inner, (begin[0] + size[0]) * inner, [size[0], *whole[1:]], [0, *begin[1:]], size)
 
     def _take(self) -> dict[int, LaidOutTensor]:
         """Make the operations that take a batch."""
@@ -121,9 +112,9 @@ class Stage:
                     dtypes=[tensor.dtype for tensor in self._tensors.values()],
                     shared_name=f"{self._name}_{pnum}",
                 )
-            for number, tensor in zip(self._tensors, found, strict=True):
-                tensor.set_shape(self._boxes[pnum][number].size)
-                taken[number].append(tensor)
+            for (number, tensor), slice_ in zip(self._tensors.items(), found, strict=True):
+                slice_.set_shape(self._mesh_impl.slice_shape(tensor.shape, pnum))
+                taken[number].append(slice_)
         return {number: LaidOutTensor(slices) for number, slices in taken.items()}
 
     def _give(self, slices: Sequence[Mapping[int, tf.Tensor]]) -> tf.Operation:
@@ -143,7 +134,7 @@ class Stage:
 
     def _feed_slices(self, batch: Batch) -> tuple[dict[int, tf.Tensor], tf.Operation]:
         """Make the operations that cut the components here, and send each processor its slices."""
-        slices: list[dict[int, tf.Tensor]] = [{} for _ in self._boxes]
+        slices: list[dict[int, tf.Tensor]] = [{} for _ in self._mesh_impl.devices]
         wholes = {}
         parts = tf.nest.flatten(batch.parts())
         with tf.device(_HERE):
@@ -154,18 +145,22 @@ class Stage:
                     mine[number] = cut_here
         return wholes, self._give(slices)
 
-    def _ranges(self) -> dict[str, tuple[int, int]]:
+    def _ranges(self, boxes: Sequence[Mapping[int, _Box]]) -> dict[str, tuple[int, int]]:
         """Return {CPU of a host: the first example that its processors need, and the one after the last}; not none."""
         ranges: dict[str, tuple[int, int]] = {}
-        for device, boxes in zip(self._mesh_impl.devices, self._boxes, strict=True):
-            for box in boxes.values():
+        for device, mine in zip(self._mesh_impl.devices, boxes, strict=True):
+            for box in mine.values():
                 if box.end > box.first:
                     first, end = ranges.get(host_cpu(device), (box.first, box.end))
                     ranges[host_cpu(device)] = min(first, box.first), max(end, box.end)
         return ranges
 
     def _load_slices(
-        self, batch: Batch, loader: Loader, ranges: Mapping[str, tuple[int, int]]
+        self,
+        batch: Batch,
+        loader: Loader,
+        boxes: Sequence[Mapping[int, _Box]],
+        ranges: Mapping[str, tuple[int, int]],
     ) -> tuple[list[tf.Tensor], tf.Operation, dict[str, tuple[int, list[tf.Tensor]]]]:
         """Make the operations by which each host loads the examples that its processors need.
 
@@ -182,10 +177,10 @@ class Stage:
                 loaded[host] = loader(rows, end - first, host)
                 samples[host] = first, [loaded[host][number][0] for number in self._tensors]
         slices: list[dict[int, tf.Tensor]] = []
-        for device, boxes in zip(self._mesh_impl.devices, self._boxes, strict=True):
+        for device, its_boxes in zip(self._mesh_impl.devices, boxes, strict=True):
             host, mine = host_cpu(device), {}
             with tf.device(host):
-                for number, box in boxes.items():
+                for number, box in its_boxes.items():
                     if box.end == box.first:
                         mine[number] = tf.zeros(box.size, self._tensors[number].dtype)
                         continue
@@ -217,7 +212,10 @@ class Stage:
         if compares:
             assert batch.loader is not None
             for host, (number, _) in samples.items():
-                own = batch.loader.load_here([array[number : number + 1] for array in batch.fed])
+                try:
+                    own = batch.loader.load_here([array[number : number + 1] for array in batch.fed])
+                except tf.errors.NotFoundError:  # the files are on the workers alone
+                    break
                 pairs = zip((own[component][0] for component in self._tensors), found[host], strict=True)
                 if not batch.loader.draws and not all(_are_alike(here, there) for here, there in pairs):
                     return f"{shorten(host)} reads another example than this process under the same name"

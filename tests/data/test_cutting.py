@@ -162,6 +162,10 @@ WHOLE = {
         lambda: sliced(LABELS).map(lambda y: tf.gather(tf.constant(np.ones((40_000, 8))), y)).batch(4),
         "by from_tensor_slices",
     ),
+    "batches of batches": (lambda: sliced(ROWS).batch(3, True).batch(2), "_?Batch"),
+    "whole arrays": (lambda: Dataset.from_tensors((SMALL, TABLE)), "Tensor"),
+    "no batches": (lambda: sliced(ROWS), "TensorSlice"),
+    "a function below two batches": (lambda: sliced(SMALL).map(lambda x: x + 1).batch(3, True).batch(2), "Batch"),
     "padded": (lambda: sliced(LABELS).map(lambda y: y + 1).padded_batch(4), "PaddedBatch"),
     "a generator alone": (
         lambda: Dataset.from_generator(lambda: iter(LABELS), output_signature=tf.TensorSpec([], tf.int64)).batch(4),
