@@ -76,9 +76,9 @@ lint: .venv/installed  ## check format and style
 types: .venv/installed  ## check types
 	$(BIN)/pyright
 
-# The types of the tests take as long as these; in the first tier the tests run, which says more.
-types-first: .venv/installed  ## check types outside tests
-	$(BIN)/pyright mtf_hetero layouts models benchmarks examples
+# The types of the rest take longer than these; in the first tier the tests run, which says more.
+types-first: .venv/installed  ## check types of the library and the examples
+	$(BIN)/pyright mtf_hetero layouts models examples
 
 # The versions of .ci/requirements.lock, each with its hashes. The checkout itself is built with the setuptools of the lock.
 .venv/installed: setup.py pyproject.toml .ci/requirements.lock

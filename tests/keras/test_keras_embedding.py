@@ -62,7 +62,8 @@ LAYOUTS = {
 }
 
 
-@tiers.parametrize("place", LAYOUTS, first=["batch and vocabulary"])
+@pytest.mark.full
+@pytest.mark.parametrize("place", LAYOUTS)
 def test_it_is_what_keras_does(place):
     """A negative id counts from the end. Keras squares rows of one token before it adds them up, and so does `fit`."""
     x, y = sequences(21)

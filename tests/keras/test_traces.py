@@ -145,6 +145,7 @@ def test_traces_are_kept_until_compile_and_hold_no_session():
         assert vars(model)[imported._TRACED][1] is not traced
 
 
+@pytest.mark.full
 def test_a_refused_step_may_be_changed_and_tried_again():
     class Refusing(keras.Model):
         refuses = True

@@ -8,7 +8,6 @@ import subprocess
 import sys
 
 import pytest
-import tiers
 from documents import BLOCKS, ROOT
 
 from mtf_hetero._support import start_up
@@ -50,7 +49,8 @@ AFTER_OURS = [  # what a program imports first after mtf_hetero.keras
 ]
 
 
-@tiers.parametrize("code", AFTER_OURS, first=AFTER_OURS[1:2])
+@pytest.mark.full
+@pytest.mark.parametrize("code", AFTER_OURS)
 def test_the_order_of_imports(code):
     code = f"import mtf_hetero.keras\n{code}\nmtf_hetero.keras.fit"
     done = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True)
