@@ -22,7 +22,8 @@ FULL = {
 }
 
 
-SUBSETS = {"few": "all", "one": "all", "once": "all kinds", "some once": "all kinds"}  # of tiers.py: and what has them
+# Of tiers.py, and what has them
+SUBSETS = {"few": "all", "one": "all", "some": "all", "once": "all kinds", "some once": "all kinds"}
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses a tier

@@ -83,8 +83,7 @@ def one_batch_fits(model, keras_or_ours):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("place", [ONE, BATCH, FILTERS])
-@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize(("place", "steps"), [(ONE, 2), (BATCH, 1), (FILTERS, 2)])
 def test_fits_of_one_batch_equal_kerass(place, steps, opened):
     def make():
         model = compiled()
