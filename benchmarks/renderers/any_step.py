@@ -50,8 +50,12 @@ def _percent(value: float | None) -> str | None:
 
 def _draw(rows: Sequence[Row], path: pathlib.Path) -> None:
     kinds = list(dict.fromkeys(row["kind"] for row in rows))
-    figure, axes = drawing.make(1, 1, height=1.2 + 0.3 * len(kinds))
-    ax = axes[0][0]
+    colours = {"divided": drawing.COLOURS[0], "TensorFlow's own": drawing.COLOURS[1]}
+    with drawing.panels(path, height=1.2 + 0.3 * len(kinds), colours=colours, ncols=2) as (ax,):
+        _draw_differences(ax, rows, kinds)
+
+
+def _draw_differences(ax: Any, rows: Sequence[Row], kinds: Sequence[str]) -> None:
     for number, value in enumerate((worst, _own)):
         for is_usual, face in ((True, drawing.COLOURS[number]), (False, "none")):
             chosen = [row for row in rows if (row["tolerance"] <= _LIMIT) == is_usual]
@@ -63,8 +67,6 @@ def _draw(rows: Sequence[Row], path: pathlib.Path) -> None:
     ax.set_yticks(range(len(kinds)), [_title(kind) for kind in kinds])
     ax.invert_yaxis()
     ax.set_xlabel("difference from TensorFlow, the largest of all layouts")
-    drawing.legend(figure, {"divided": drawing.COLOURS[0], "TensorFlow's own": drawing.COLOURS[1]}, ncols=2)
-    drawing.save(figure, path)
 
 
 def _own(row: Row) -> float:

@@ -14,13 +14,12 @@ _COLOURS = {KERAS: drawing.GREY, COMPILED: drawing.COLOURS[1], OURS: drawing.COL
 
 def _draw(settings: Mapping[str, Sequence[Row]], path: pathlib.Path) -> None:
     most = max(map(len, settings.values()))
-    figure, axes = drawing.make(1, len(settings), width=4.6, height=1.0 + 0.28 * most)
-    for ax, (setting, group) in zip(axes[0], settings.items(), strict=True):
-        rows = succeeded(group)
-        lengths = {f"{row['network']}: {row['way']}": 1.0 / median(row, "wall_ratio") for row in rows}
-        drawing.bars(ax, lengths, [_COLOURS[row["way"]] for row in rows], "examples per second, Keras = 1")
-        ax.set_title(setting)
-    drawing.save(figure, path)
+    with drawing.panels(path, len(settings), len(settings), height=1.0 + 0.28 * most) as axes:
+        for ax, (setting, group) in zip(axes, settings.items(), strict=True):
+            rows = succeeded(group)
+            lengths = {f"{row['network']}: {row['way']}": 1.0 / median(row, "wall_ratio") for row in rows}
+            drawing.bars(ax, lengths, [_COLOURS[row["way"]] for row in rows], "examples per second, Keras = 1")
+            ax.set_title(setting)
 
 
 def _table(rows: Sequence[Row]) -> Table:

@@ -23,20 +23,18 @@ def _power(value: float | None) -> str | None:
 
 
 def _draw(models: Mapping[str, Sequence[Row]], path: pathlib.Path) -> None:
-    figure, axes = drawing.make(1, 1, height=1.2 + 0.22 * len(models))
-    ax = axes[0][0]
-    for number, (kind, label) in enumerate(KINDS.items()):
-        worst = {name: _worst(of, kind) for name, of in models.items()}
-        pairs = [(max(value, 1e-16), name) for name, value in worst.items() if value is not None]
-        if pairs:
-            ax.scatter(*zip(*pairs, strict=True), s=14, color=drawing.COLOURS[number], label=label)
-    for limit in sorted(set(_LIMITS.values())):
-        ax.axvline(limit, color=drawing.GREY, linestyle="--", linewidth=1)
-    ax.set_xscale("log")
-    ax.invert_yaxis()
-    ax.set_xlabel("largest difference from Keras, on any layout")
-    drawing.legend(figure, {label: drawing.COLOURS[number] for number, label in enumerate(KINDS.values())}, ncols=2)
-    drawing.save(figure, path)
+    colours = dict(zip(KINDS.values(), drawing.COLOURS, strict=False))
+    with drawing.panels(path, height=1.2 + 0.22 * len(models), colours=colours, ncols=2) as (ax,):
+        for kind, label in KINDS.items():
+            worst = {name: _worst(of, kind) for name, of in models.items()}
+            pairs = [(max(value, 1e-16), name) for name, value in worst.items() if value is not None]
+            if pairs:
+                ax.scatter(*zip(*pairs, strict=True), s=14, color=colours[label])
+        for limit in sorted(set(_LIMITS.values())):
+            ax.axvline(limit, color=drawing.GREY, linestyle="--", linewidth=1)
+        ax.set_xscale("log")
+        ax.invert_yaxis()
+        ax.set_xlabel("largest difference from Keras, on any layout")
 
 
 def _table(models: Mapping[str, Sequence[Row]], again: Mapping[str, Sequence[Row]]) -> Table:
