@@ -71,6 +71,7 @@ def test_a_model_is_planned_shown_and_laid_out(planned):
 ABSENT = [("gpu:0", "gpu:1"), ("RTX-3090", "V100"), ("worker:0/gpu:0", "worker:1/cpu:0"), ("gpu:7", "cpu:0")]
 
 
+@pytest.mark.full
 def test_a_dry_run_of_a_plan_needs_none_of_its_devices(tmp_path, monkeypatch):
     monkeypatch.setenv("TF_CONFIG", '{"cluster": {"chief": ["a:1"], "worker": ["b:1"]}, "task": {"type": "chief"}}')
     devices = machines.Machines((machines.Machine("a", 6e10, 1e10), machines.Machine("b", 2e10, 3e9)))

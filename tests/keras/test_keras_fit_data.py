@@ -69,6 +69,7 @@ def test_inputs_in_dicts(structure, data):
     check(subtracts(structure), data, NUMBERS.random((17, 2)), places=[BATCH])
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore:When providing `inputs` as a dict")
 def test_a_dict_goes_by_its_keys_and_not_by_the_names_of_inputs():
     make = subtracts(lambda first, second: {"a": first, "b": second})
