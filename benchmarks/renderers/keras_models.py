@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from benchmarks import drawing
 from benchmarks.cases.keras_models import AGAIN, LAYOUTS, MODELS
 from benchmarks.renderers.document import MOST_CONCLUSIONS, Part, Report
-from benchmarks.renderers.tables import Row, Table, bullets, could_not, group_by, machines, succeeded, table
+from benchmarks.renderers.tables import Row, Table, bullets, could_not, group_by, machines, power, succeeded, table
 
 KINDS = {"output": "outputs", "gradient": "gradients", "weight": "weights", "average": "moving averages"}
 _LIMITS = {"output": 1e-4, "gradient": 1e-3, "weight": 1e-3, "average": 1e-3}
@@ -16,10 +16,6 @@ _LIMITS = {"output": 1e-4, "gradient": 1e-3, "weight": 1e-3, "average": 1e-3}
 def _worst(rows: Sequence[Row], kind: str) -> float | None:
     """Return the largest difference on any layout; a model without batch norm has no averages."""
     return max((row[kind] for row in rows if kind in row), default=None)
-
-
-def _power(value: float | None) -> str | None:
-    return None if value is None else "0" if not value else f"{value:.0e}"
 
 
 def _draw(models: Mapping[str, Sequence[Row]], path: pathlib.Path) -> None:
@@ -54,9 +50,9 @@ def _table(models: Mapping[str, Sequence[Row]], again: Mapping[str, Sequence[Row
             f"{of[0]['weights'] / 1e6:.1f}",
             of[0]["layers"],
             _layouts(of),
-            *(_power(_worst(of, kind)) for kind in KINDS),
-            _power(_worst(of, "float32")),
-            *(_power(_worst(again.get(name, []), kind)) for kind in ("output", "gradient")),
+            *(power(_worst(of, kind)) for kind in KINDS),
+            power(_worst(of, "float32")),
+            *(power(_worst(again.get(name, []), kind)) for kind in ("output", "gradient")),
         ]
         for name, of in models.items()
     ]
