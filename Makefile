@@ -4,7 +4,7 @@ PYTHON ?= $(shell python3.11 -c "" 2>/dev/null && echo python3.11 || echo python
 BIN := .venv/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: train help docs docs-version landing test test-first test-landing test-rest test-all test-oldest test-python test-devices format lint types types-first lock clean
+.PHONY: train help docs docs-version landing test test-first test-landing test-rest test-types test-all test-oldest test-python test-devices format lint types types-first lock clean
 
 train: .venv/installed  ## set up .venv and train a paper's CNN (4 minutes)
 	$(BIN)/mtf-hetero train --model=paper_mnist --dataset=mnist5k --layout=filters --list_speed=40,40,20 --devices=cpu:0,cpu:1,cpu:2
@@ -35,13 +35,17 @@ test-first: .venv/installed  ## run the first tier alone: a test of every promis
 # Three processes, also on two cores: tests that lose workers mostly wait.
 REST := $(PYTEST) -n 3 -m "full or slow"
 
-test-landing: types  ## run what the change reaches, and a third of the second tier
+test-landing: .venv/installed  ## run what the change reaches, and a third of the second tier
 	$(REST) --landing
 
-test-rest: types  ## run the second tier alone: all other cases
+test-rest: .venv/installed  ## run the second tier alone: all other cases
 	$(REST)
 
-test-all: test  ## run both tiers
+# The types of all files are checked by one process, beside the first tier.
+test-types: lint  ## check style and all types, run the first tier
+	$(MAKE) --no-print-directory --jobs=2 types test-first
+
+test-all: test-types  ## run both tiers
 	$(MAKE) --no-print-directory test-rest
 
 # The tests that depend most on the versions of Python and TensorFlow.
@@ -76,9 +80,9 @@ lint: .venv/installed  ## check format and style
 types: .venv/installed  ## check types
 	$(BIN)/pyright
 
-# The types of the tests take as long as these; in the first tier the tests run, which says more.
-types-first: .venv/installed  ## check types outside tests
-	$(BIN)/pyright mtf_hetero layouts models benchmarks examples
+# The types of the rest take longer than these; in the first tier the tests run, which says more.
+types-first: .venv/installed  ## check types of the library and the examples
+	$(BIN)/pyright mtf_hetero layouts models examples
 
 # The versions of .ci/requirements.lock, each with its hashes. The checkout itself is built with the setuptools of the lock.
 .venv/installed: setup.py pyproject.toml .ci/requirements.lock

@@ -1,7 +1,8 @@
 """The look of pictures: colours that the colour-blind can tell apart, one legend per picture, units at every axis."""
 
+import contextlib
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import matplotlib as mpl
@@ -52,30 +53,55 @@ def title(row: Row) -> str:
     return f"{name}, batches of {row['batch_size']} images" if "batch_size" in row else name
 
 
-def make(rows: int, columns: int, *, width: float = 4.6, height: float = 3.2, **kwargs: Any) -> tuple[Any, Any]:
-    """Return a figure and its axes, a two-dimensional array, each so many inches large; kwargs are those of subplots.
+@contextlib.contextmanager
+def panels(
+    path: pathlib.Path,
+    count: int = 1,
+    columns: int = 1,
+    *,
+    width: float = 4.6,
+    height: float = 3.2,
+    colours: Mapping[str, str] | None = None,
+    ncols: int = 3,
+    **kwargs: Any,
+) -> Iterator[list[Any]]:
+    """Give the axes of a picture, and at the end add its one legend above them and write its PNG.
 
-    At most 9.2 inches in all are legible where a page shows the picture 800 pixels wide.
+    Args:
+      path: of the PNG.
+      count: number of axes; what the last line has beyond stays empty.
+      columns: axes side by side; 9.2 inches in all are legible where a page shows the picture 800 pixels wide.
+      width: of each, in inches.
+      height: of each.
+      colours: of the legend; None: the labels of the artists, if they have any.
+      ncols: of the legend.
+      **kwargs: of subplots.
     """
     mpl.rcParams.update(_STYLE)  # for what is added to the axes later too
-    return plt.subplots(
-        rows, columns, figsize=(width * columns, height * rows), squeeze=False, layout="constrained", **kwargs
-    )
-
-
-def save(figure: Any, path: pathlib.Path) -> None:
-    """Write a PNG and forget the figure."""
+    lines = -(-count // columns)
+    size = (width * columns, height * lines)
+    figure, axes = plt.subplots(lines, columns, figsize=size, squeeze=False, layout="constrained", **kwargs)
+    yield list(axes.flat[:count])
+    for ax in axes.flat[count:]:
+        ax.set_axis_off()
+    handles: dict[str, Any] = {name: patches.Patch(color=colour) for name, colour in (colours or {}).items()}
+    for ax in figure.axes if colours is None else ():
+        handles |= {name: handle for handle, name in zip(*ax.get_legend_handles_labels(), strict=True)}
+    if handles:
+        figure.legend(list(handles.values()), list(handles), loc="outside upper left", ncols=ncols)
     with files.new_file(path) as new:
         figure.savefig(new, dpi=160, metadata={"Software": None})
     plt.close(figure)
 
 
-def legend(figure: Any, colours: Mapping[str, str] | None = None, *, ncols: int = 3) -> None:
-    """Add the one legend of a figure, above its axes: for these colours, or for the labels of its axes' artists."""
-    handles: dict[str, Any] = {name: patches.Patch(color=colour) for name, colour in (colours or {}).items()}
-    for ax in figure.axes if colours is None else ():
-        handles |= {name: handle for handle, name in zip(*ax.get_legend_handles_labels(), strict=True)}
-    figure.legend(list(handles.values()), list(handles), loc="outside upper left", ncols=ncols)
+def dots(path: pathlib.Path, values: Mapping[str, Sequence[float]], label: str) -> None:
+    """Draw numbers of several kinds, {kind: numbers}, a line per kind."""
+    with panels(path, width=8.0, height=2.4) as (ax,):
+        for line, of_kind in enumerate(values.values()):
+            ax.plot(sorted(of_kind), [line] * len(of_kind), "o", color=COLOURS[0], alpha=0.5)
+        ax.set_yticks(range(len(values)), list(values))
+        ax.set_xlim(left=0)
+        ax.set_xlabel(label)
 
 
 def plain_log(ax: Any, *, x: Sequence[int] = (), y: bool = True) -> None:
@@ -121,26 +147,3 @@ def stacked_bars(
             left += length
     ax.invert_yaxis()
     ax.grid(axis="y", visible=False)
-
-
-def bar_panels(
-    path: pathlib.Path,
-    groups: Mapping[str, Sequence[Row]],
-    values: Mapping[str, Callable[[Row], Any]],
-    *,
-    kind: Callable[[Row], str],
-    colours: Mapping[str, str],
-    width: float,
-) -> None:
-    """Draw a line of panels per group, {title: rows}, and a panel per value, in which each way has a bar.
-
-    Values are {label of the x axis: a row's length there}; the kind of a row decides its colour. Width is a panel's.
-    """
-    longest = max(map(len, groups.values()))
-    figure, axes = make(len(groups), len(values), width=width, height=0.7 + 0.24 * longest, sharey="row")
-    for line, (text, rows) in zip(axes, groups.items(), strict=True):
-        for ax, (label, value) in zip(line, values.items(), strict=True):
-            bars(ax, {row["way"]: value(row) for row in rows}, [colours[kind(row)] for row in rows], label)
-        line[0].set_title(text)
-    legend(figure, colours, ncols=min(len(colours), 2 * len(values)))
-    save(figure, path)

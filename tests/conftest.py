@@ -9,6 +9,7 @@ import sys
 import zlib
 
 import pytest
+from tiers import TURNS
 
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # under nohup; the programs that tests start would inherit it
     signal.signal(signal.SIGHUP, lambda *_: None)
@@ -16,13 +17,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a 
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 TESTS = pathlib.Path(__file__).parent
-PARTS = 3  # of the tests that a change does not reach: each landing runs one, in turn
 FULL = {
     TESTS / name for name in ("benchmarks/test_run.py", "benchmarks/test_faults.py", "project/test_mesh_tensorflow.py")
 }
 
 
-SUBSETS = {"few": "all", "one": "all", "once": "all kinds", "some once": "all kinds"}  # of tiers.py: and what has them
+# Of tiers.py, and what has them
+SUBSETS = {"few": "all", "one": "all", "some": "all", "once": "all kinds", "some once": "all kinds"}
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses a tier
@@ -60,14 +61,14 @@ def pytest_configure(config):
 def pytest_report_header(config):
     if config.getoption("landing"):
         number, *reached = os.environ["TESTS_REACHED"].split()
-        part = f"part {int(number) % PARTS + 1} of {PARTS}"
+        part = f"part {int(number) % TURNS + 1} of {TURNS}"
         return f"landing {number}: the tests of {len(reached)} files that it reaches, and {part} of the rest"
     return None
 
 
 def _is_of_landing(item, number, reached):
     is_reached = item.path.relative_to(TESTS.parent).as_posix() in reached
-    return is_reached or zlib.crc32(item.nodeid.encode()) % PARTS == number % PARTS
+    return is_reached or zlib.crc32(item.nodeid.encode()) % TURNS == number % TURNS
 
 
 def _wholes(item):

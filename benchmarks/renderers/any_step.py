@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks import drawing
 from benchmarks.renderers.document import Details, Part, Report
-from benchmarks.renderers.tables import Row, Table, bullets, group_by, table
+from benchmarks.renderers.tables import Row, Table, bullets, group_by, power, table
 
 LAYOUTS = {"one device": "one device", "batch": "batch", "weights": "weights", "planned": "plan"}
 _MOST_REPLICATED, _LIMIT = 0.02, 1e-9
@@ -40,18 +40,18 @@ def _difference(layout: Any) -> float | None:
     return None if layout is None or "results" not in layout else max(layout["results"], layout["variables"])
 
 
-def _power(value: float | None) -> str | None:
-    return None if value is None else "0" if not value else f"{value:.0e}"
-
-
 def _percent(value: float | None) -> str | None:
     return None if value is None else f"{value:.1%}"
 
 
 def _draw(rows: Sequence[Row], path: pathlib.Path) -> None:
     kinds = list(dict.fromkeys(row["kind"] for row in rows))
-    figure, axes = drawing.make(1, 1, height=1.2 + 0.3 * len(kinds))
-    ax = axes[0][0]
+    colours = {"divided": drawing.COLOURS[0], "TensorFlow's own": drawing.COLOURS[1]}
+    with drawing.panels(path, height=1.2 + 0.3 * len(kinds), colours=colours, ncols=2) as (ax,):
+        _draw_differences(ax, rows, kinds)
+
+
+def _draw_differences(ax: Any, rows: Sequence[Row], kinds: Sequence[str]) -> None:
     for number, value in enumerate((worst, _own)):
         for is_usual, face in ((True, drawing.COLOURS[number]), (False, "none")):
             chosen = [row for row in rows if (row["tolerance"] <= _LIMIT) == is_usual]
@@ -63,8 +63,6 @@ def _draw(rows: Sequence[Row], path: pathlib.Path) -> None:
     ax.set_yticks(range(len(kinds)), [_title(kind) for kind in kinds])
     ax.invert_yaxis()
     ax.set_xlabel("difference from TensorFlow, the largest of all layouts")
-    drawing.legend(figure, {"divided": drawing.COLOURS[0], "TensorFlow's own": drawing.COLOURS[1]}, ncols=2)
-    drawing.save(figure, path)
 
 
 def _own(row: Row) -> float:
@@ -86,11 +84,11 @@ def _table(rows: Sequence[Row]) -> Table:
         layouts = row.get("layouts", {})
         outcome = verdict(row)
         name = row["program"] if row["dtype"] == "float64" else f"{row['program']}, {row['dtype']}"
-        differences = [_power(_difference(layouts.get(layout))) for layout in LAYOUTS]
+        differences = [power(_difference(layouts.get(layout))) for layout in LAYOUTS]
         shares = [_percent(replicated(row)), _percent(replicated(row, "replicated"))]
         figures = [row.get("operations"), row.get("seconds")]
         outcome = outcome if outcome == EXACT else f"**{outcome}**"
-        lines.append([name, outcome, *differences, _power(row.get("own")), *shares, *figures])
+        lines.append([name, outcome, *differences, power(row.get("own")), *shares, *figures])
     return table(header, lines)
 
 
@@ -115,8 +113,8 @@ def _notes(rows: Sequence[Row]) -> list[str]:
             text = row[outcome] if len(row[outcome]) <= _SHOWN else f"{row[outcome][:_SHOWN]} ..."
             notes.append(f"{name} was {outcome}: {text}" if outcome == REFUSED else f"{name}: {text}")
         elif outcome == WRONG:
-            own = _power(row["own"])
-            notes.append(f"{name} differs by {_power(worst(row))}; TensorFlow differs from itself by {own}.")
+            own = power(row["own"])
+            notes.append(f"{name} differs by {power(worst(row))}; TensorFlow differs from itself by {own}.")
         if row["reason"]:
             notes.append(f"{name}: {row['dtype']}, exact within {row['tolerance']:g}, because {row['reason']}.")
         if (replicated(row) or 0.0) >= _MOST_REPLICATED:

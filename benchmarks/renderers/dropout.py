@@ -31,16 +31,14 @@ def _workers(row: Row) -> list[Row]:
 
 
 def _draw(groups: Mapping[str, Sequence[Row]], path: pathlib.Path) -> None:
-    figure, axes = drawing.make(1, len(groups), height=2.2, sharex=True)
     colours = {"time": drawing.COLOURS[0], "memory": drawing.COLOURS[1]}
-    for ax, (dim, group) in zip(axes[0], groups.items(), strict=True):
-        lengths = {f"{worker['device']}, {kind}": worker[kind] for worker in group for kind in colours}
-        drawing.bars(ax, lengths, list(colours.values()) * len(group), "share of the amount / share of the numbers")
-        for edge in (1 - _BOUND, 1 + _BOUND):
-            ax.axvline(edge, color=drawing.GREY, linestyle="--", linewidth=1)
-        ax.set_title(f"{dim} split")
-    drawing.legend(figure, colours)
-    drawing.save(figure, path)
+    with drawing.panels(path, len(groups), len(groups), height=2.2, colours=colours, sharex=True) as axes:
+        for ax, (dim, group) in zip(axes, groups.items(), strict=True):
+            lengths = {f"{worker['device']}, {kind}": worker[kind] for worker in group for kind in colours}
+            drawing.bars(ax, lengths, list(colours.values()) * len(group), "share of the amount / share of the numbers")
+            for edge in (1 - _BOUND, 1 + _BOUND):
+                ax.axvline(edge, color=drawing.GREY, linestyle="--", linewidth=1)
+            ax.set_title(f"{dim} split")
 
 
 def _conclude(workers: Sequence[Row]) -> list[str]:

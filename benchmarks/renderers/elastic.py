@@ -4,6 +4,7 @@ import functools
 import pathlib
 import statistics
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from benchmarks import drawing
 from benchmarks.cases.elastic import AUTO, CUT, FRESH, LOSSES, NETWORKS, SAVES, STATIC, STEADY
@@ -43,25 +44,27 @@ def _settled(row: Row | None, phase: str) -> float | None:
 
 
 def _draw(networks: Mapping[str, Mapping[str, Row]], path: pathlib.Path) -> None:
-    figure, axes = drawing.make(len(networks), 1, width=8.0, height=2.6)
-    for (ax,), (network, ways) in zip(axes, networks.items(), strict=True):
-        for way in (AUTO, STATIC):
-            if way in ways:
-                seconds = ways[way]["step_seconds"][1:]
-                ax.plot(range(2, len(seconds) + 2), seconds, color=_COLOURS[way], linewidth=1.2, label=way)
-        if fresh := _settled(ways.get(FRESH), "cut"):
-            ax.axhline(fresh, color=_COLOURS[FRESH], linestyle="--", linewidth=1, label="fresh plan for the cut")
-        if AUTO in ways:
-            for step in ways[AUTO]["phases"].values():
-                ax.axvline(step, color=drawing.GREY, linewidth=1)
-            for event in ways[AUTO]["events"]:
-                ax.axvline(event["step"], color=_COLOURS[AUTO], linestyle=":", linewidth=1)
-        ax.set_title(drawing.title({"network": network}))
-        drawing.plain_log(ax)
-        ax.set_ylabel("s per step")
-    axes[-1][0].set_xlabel("step")
-    drawing.legend(figure)
-    drawing.save(figure, path)
+    with drawing.panels(path, len(networks), width=8.0, height=2.6) as axes:
+        for ax, (network, ways) in zip(axes, networks.items(), strict=True):
+            _draw_network(ax, ways)
+            ax.set_title(drawing.title({"network": network}))
+        axes[-1].set_xlabel("step")
+
+
+def _draw_network(ax: Any, ways: Mapping[str, Row]) -> None:
+    for way in (AUTO, STATIC):
+        if way in ways:
+            seconds = ways[way]["step_seconds"][1:]
+            ax.plot(range(2, len(seconds) + 2), seconds, color=_COLOURS[way], linewidth=1.2, label=way)
+    if fresh := _settled(ways.get(FRESH), "cut"):
+        ax.axhline(fresh, color=_COLOURS[FRESH], linestyle="--", linewidth=1, label="fresh plan for the cut")
+    if AUTO in ways:
+        for step in ways[AUTO]["phases"].values():
+            ax.axvline(step, color=drawing.GREY, linewidth=1)
+        for event in ways[AUTO]["events"]:
+            ax.axvline(event["step"], color=_COLOURS[AUTO], linestyle=":", linewidth=1)
+    drawing.plain_log(ax)
+    ax.set_ylabel("s per step")
 
 
 def _ratio(seconds: float | None, of: float | None) -> float | None:

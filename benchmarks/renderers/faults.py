@@ -62,14 +62,12 @@ def _draw(rows: Sequence[Row], path: pathlib.Path) -> None:
             counts[_CALLS.get(name, name)][f"{when} the call"] += count
         else:
             counts[hit][random] += count
-    figure, ((ax,),) = drawing.make(1, 1, width=6.4, height=1.2 + 0.26 * max(len(counts), 2))
     names = sorted(counts, key=lambda name: -counts[name].total())
     lengths = {name: dict(sorted(counts[name].items(), reverse=True)) for name in names}
-    drawing.stacked_bars(ax, lengths, _COLOURS, height=0.65)
-    ax.xaxis.get_major_locator().set_params(integer=True)
-    ax.set_xlabel("number of kills")
-    drawing.legend(figure, _COLOURS)
-    drawing.save(figure, path)
+    with drawing.panels(path, width=6.4, height=1.2 + 0.26 * max(len(counts), 2), colours=_COLOURS) as (ax,):
+        drawing.stacked_bars(ax, lengths, _COLOURS, height=0.65)
+        ax.xaxis.get_major_locator().set_params(integer=True)
+        ax.set_xlabel("number of kills")
 
 
 def _conclude_kills(rows: Sequence[Row]) -> str:

@@ -177,15 +177,11 @@ def _conclude(groups: Sequence[Sequence[Row]]) -> list[str]:
 
 def _draw(groups: Mapping[str, Sequence[Row]], path: pathlib.Path) -> None:
     longest = max(map(len, groups.values()))
-    figure, axes = drawing.make(-(-len(groups) // 2), 2, height=1.15 + 0.22 * longest)
-    for ax, (text, rows) in zip(axes.flat, groups.items(), strict=False):
-        colours = [_COLOURS[_kind(row)] for row in rows]
-        drawing.bars(ax, {row["way"]: row["efficiency"] for row in rows}, colours, "efficiency")
-        ax.set_title(text.replace(", batches", "\nbatches").replace(", workers", "\nworkers"))
-    for ax in axes.flat[len(groups) :]:
-        ax.set_axis_off()
-    drawing.legend(figure, _COLOURS)
-    drawing.save(figure, path)
+    with drawing.panels(path, len(groups), 2, height=1.15 + 0.22 * longest, colours=_COLOURS) as axes:
+        for ax, (text, rows) in zip(axes, groups.items(), strict=True):
+            colours = [_COLOURS[_kind(row)] for row in rows]
+            drawing.bars(ax, {row["way"]: row["efficiency"] for row in rows}, colours, "efficiency")
+            ax.set_title(text.replace(", batches", "\nbatches").replace(", workers", "\nworkers"))
 
 
 def render(rows: Sequence[Row]) -> Report:

@@ -7,29 +7,28 @@ from collections.abc import Mapping, Sequence
 from benchmarks import drawing
 from benchmarks.cases.keras_fit import AUTO, COMPILED, FIRST_STEP, KERAS, LENGTHS, ONE_DEVICE, OURS, WORKERS
 from benchmarks.renderers.document import MOST_CONCLUSIONS, Part, Report
-from benchmarks.renderers.tables import Row, Table, group_by, median, span, succeeded, tabulate
+from benchmarks.renderers.tables import Columns, Row, Table, group_by, median, span, succeeded, tabulate
 
+# Columns
+_NETWORK: Columns = {"network, batch": lambda row: f"{row['network']}, {row['batch_size']}"}
+_WAY: Columns = {"way": lambda row: row["way"]}
+_RATIO: Columns = {"over Keras": lambda row: row["wall_ratio"]}
+_CPU: Columns = {"processor s": lambda row: row["cpu_seconds"]}
 _COLOURS = {KERAS: drawing.GREY, COMPILED: drawing.COLOURS[1], OURS: drawing.COLOURS[0]}
 
 
 def _draw(settings: Mapping[str, Sequence[Row]], path: pathlib.Path) -> None:
     most = max(map(len, settings.values()))
-    figure, axes = drawing.make(1, len(settings), width=4.6, height=1.0 + 0.28 * most)
-    for ax, (setting, group) in zip(axes[0], settings.items(), strict=True):
-        rows = succeeded(group)
-        lengths = {f"{row['network']}: {row['way']}": 1.0 / median(row, "wall_ratio") for row in rows}
-        drawing.bars(ax, lengths, [_COLOURS[row["way"]] for row in rows], "examples per second, Keras = 1")
-        ax.set_title(setting)
-    drawing.save(figure, path)
+    with drawing.panels(path, len(settings), len(settings), height=1.0 + 0.28 * most) as axes:
+        for ax, (setting, group) in zip(axes, settings.items(), strict=True):
+            rows = succeeded(group)
+            lengths = {f"{row['network']}: {row['way']}": 1.0 / median(row, "wall_ratio") for row in rows}
+            drawing.bars(ax, lengths, [_COLOURS[row["way"]] for row in rows], "examples per second, Keras = 1")
+            ax.set_title(setting)
 
 
 def _table(rows: Sequence[Row]) -> Table:
-    columns = {
-        "network, batch": lambda row: f"{row['network']}, {row['batch_size']}",
-        "way": lambda row: row["way"],
-        "s per step": lambda row: row["wall_seconds_per_step"],
-        "over Keras": lambda row: row["wall_ratio"],
-    }
+    columns = _NETWORK | _WAY | {"s per step": lambda row: row["wall_seconds_per_step"]} | _RATIO
     if rows[0]["setting"] != WORKERS:  # a worker's processor time is not the training process's
         columns["processor s per step"] = lambda row: row["cpu_seconds_per_step"]
         columns["processor time over Keras"] = lambda row: row["cpu_ratio"]
@@ -44,14 +43,8 @@ def _first_steps(rows: Sequence[Row]) -> list[Part]:
         f"{rows[0]['layers']} layers with Adam. Median (minimum to maximum) of {rows[0]['repeats']} processes, in "
         "turns."
     )
-    columns = {
-        "network, batch": lambda row: f"{row['network']}, {row['batch_size']}",
-        "way": lambda row: row["way"],
-        "s to the first step": lambda row: row["wall_seconds"],
-        "over Keras": lambda row: row["wall_ratio"],
-        "processor s": lambda row: row["cpu_seconds"],
-        "processor time over Keras": lambda row: row["cpu_ratio"],
-    }
+    columns = _NETWORK | _WAY | {"s to the first step": lambda row: row["wall_seconds"]} | _RATIO | _CPU
+    columns |= {"processor time over Keras": lambda row: row["cpu_ratio"]}
     return ["## Time to the first step", about, tabulate(rows, columns, labels=2)]
 
 
@@ -61,12 +54,8 @@ def _lengths(rows: Sequence[Row]) -> list[Part]:
         f"Two small convolutions with Adam, two epochs of {rows[0]['lengths']} batches, each of another length: "
         f"seconds of one call of `fit`. Median (minimum to maximum) of {rows[0]['repeats']} processes, in turns."
     )
-    columns = {
-        "way": lambda row: row["way"],
-        "s": lambda row: row["wall_seconds"],
-        "processor s": lambda row: row["cpu_seconds"],
-        "peak memory, MB": lambda row: f"{median(row, 'peak_bytes') / 1e6:.0f}",
-    }
+    columns = _WAY | {"s": lambda row: row["wall_seconds"]} | _CPU
+    columns |= {"peak memory, MB": lambda row: f"{median(row, 'peak_bytes') / 1e6:.0f}"}
     return ["## Batches of many lengths", about, tabulate(rows, columns)]
 
 
@@ -77,8 +66,7 @@ def _auto(rows: Sequence[Row]) -> list[Part]:
         f'Seconds from the call of `fit` with `layout="auto"` until the first step is done, on workers of {fractions} '
         "cores, and the line that it printed. Steps are those of the training that was asked for."
     )
-    columns = {
-        "network, batch": lambda row: f"{row['network']}, {row['batch_size']}",
+    columns = _NETWORK | {
         "steps": lambda row: f"{row['steps']:,}",
         "s to the first step": lambda row: f"{median(row, 'wall_seconds'):.1f}",
         "chosen": lambda row: row["said"],

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from benchmarks import drawing
 from benchmarks.cases.keras_models import AGAIN, LAYOUTS, MODELS
 from benchmarks.renderers.document import MOST_CONCLUSIONS, Part, Report
-from benchmarks.renderers.tables import Row, Table, bullets, could_not, group_by, machines, succeeded, table
+from benchmarks.renderers.tables import Row, Table, bullets, could_not, group_by, machines, power, succeeded, table
 
 KINDS = {"output": "outputs", "gradient": "gradients", "weight": "weights", "average": "moving averages"}
 _LIMITS = {"output": 1e-4, "gradient": 1e-3, "weight": 1e-3, "average": 1e-3}
@@ -18,25 +18,19 @@ def _worst(rows: Sequence[Row], kind: str) -> float | None:
     return max((row[kind] for row in rows if kind in row), default=None)
 
 
-def _power(value: float | None) -> str | None:
-    return None if value is None else "0" if not value else f"{value:.0e}"
-
-
 def _draw(models: Mapping[str, Sequence[Row]], path: pathlib.Path) -> None:
-    figure, axes = drawing.make(1, 1, height=1.2 + 0.22 * len(models))
-    ax = axes[0][0]
-    for number, (kind, label) in enumerate(KINDS.items()):
-        worst = {name: _worst(of, kind) for name, of in models.items()}
-        pairs = [(max(value, 1e-16), name) for name, value in worst.items() if value is not None]
-        if pairs:
-            ax.scatter(*zip(*pairs, strict=True), s=14, color=drawing.COLOURS[number], label=label)
-    for limit in sorted(set(_LIMITS.values())):
-        ax.axvline(limit, color=drawing.GREY, linestyle="--", linewidth=1)
-    ax.set_xscale("log")
-    ax.invert_yaxis()
-    ax.set_xlabel("largest difference from Keras, on any layout")
-    drawing.legend(figure, {label: drawing.COLOURS[number] for number, label in enumerate(KINDS.values())}, ncols=2)
-    drawing.save(figure, path)
+    colours = dict(zip(KINDS.values(), drawing.COLOURS, strict=False))
+    with drawing.panels(path, height=1.2 + 0.22 * len(models), colours=colours, ncols=2) as (ax,):
+        for kind, label in KINDS.items():
+            worst = {name: _worst(of, kind) for name, of in models.items()}
+            pairs = [(max(value, 1e-16), name) for name, value in worst.items() if value is not None]
+            if pairs:
+                ax.scatter(*zip(*pairs, strict=True), s=14, color=colours[label])
+        for limit in sorted(set(_LIMITS.values())):
+            ax.axvline(limit, color=drawing.GREY, linestyle="--", linewidth=1)
+        ax.set_xscale("log")
+        ax.invert_yaxis()
+        ax.set_xlabel("largest difference from Keras, on any layout")
 
 
 def _table(models: Mapping[str, Sequence[Row]], again: Mapping[str, Sequence[Row]]) -> Table:
@@ -56,9 +50,9 @@ def _table(models: Mapping[str, Sequence[Row]], again: Mapping[str, Sequence[Row
             f"{of[0]['weights'] / 1e6:.1f}",
             of[0]["layers"],
             _layouts(of),
-            *(_power(_worst(of, kind)) for kind in KINDS),
-            _power(_worst(of, "float32")),
-            *(_power(_worst(again.get(name, []), kind)) for kind in ("output", "gradient")),
+            *(power(_worst(of, kind)) for kind in KINDS),
+            power(_worst(of, "float32")),
+            *(power(_worst(again.get(name, []), kind)) for kind in ("output", "gradient")),
         ]
         for name, of in models.items()
     ]

@@ -46,7 +46,15 @@ def _draw_curves(rows: Sequence[Row], path: pathlib.Path, name: Callable[[Row], 
     lines: list[Any] = ["-"] if others == 1 else [(_DASH * i, (_DASH, _DASH * (others - 1))) for i in range(others)]
     widths = [{"linewidth": _WIDTH_BELOW}, *({"linewidth": _WIDTH, "linestyle": line} for line in lines)]
     styles: list[dict[str, Any]] = [{"color": c, **width} for c, width in zip(drawing.COLOURS, widths, strict=False)]
-    figure, ((loss_ax, accuracy_ax),) = drawing.make(1, 2, height=3.8)
+    colours = {name(row): style["color"] for row, style in zip(rows, styles, strict=True)}
+    with drawing.panels(path, 2, 2, height=3.8, colours=colours) as axes:
+        _draw_both(axes, rows, styles, name)
+
+
+def _draw_both(
+    axes: Sequence[Any], rows: Sequence[Row], styles: Sequence[dict[str, Any]], name: Callable[[Row], str]
+) -> None:
+    loss_ax, accuracy_ax = axes
     for row, style in zip(rows, styles, strict=True):
         draw_losses(loss_ax, row, name(row), **style)
         steps, accuracy = zip(*row["accuracy"], strict=True)
@@ -58,8 +66,6 @@ def _draw_curves(rows: Sequence[Row], path: pathlib.Path, name: Callable[[Row], 
     for ax, title in ((loss_ax, "training"), (accuracy_ax, "test")):
         ax.set_title(title)
         ax.set_xlabel(f"step of {rows[0]['batch_size']} images")
-    drawing.legend(figure, {name(row): style["color"] for row, style in zip(rows, styles, strict=True)}, ncols=3)
-    drawing.save(figure, path)
 
 
 def _introduce(row: Row) -> str:

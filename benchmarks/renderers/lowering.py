@@ -1,6 +1,7 @@
 """The report on lowering: a table, and seconds and graph size against the number of processors."""
 
 import functools
+import itertools
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -92,16 +93,14 @@ def _draw_panel(ax: Any, rows: Sequence[Row], value: Any) -> None:
 
 
 def _draw(recipes: Mapping[str, Sequence[Row]], path: pathlib.Path) -> None:
-    figure, axes = drawing.make(len(recipes), len(_PANELS), sharex=True)
-    for line, (recipe, group) in zip(axes, recipes.items(), strict=True):
-        for ax, (label, value) in zip(line, _PANELS.items(), strict=True):
+    shown = list(itertools.product(recipes.items(), _PANELS.items()))
+    with drawing.panels(path, len(shown), len(_PANELS), ncols=4, sharex=True) as axes:
+        for ax, ((recipe, group), (label, value)) in zip(axes, shown, strict=True):
             _draw_panel(ax, group, value)
             ax.set_title(f"{recipe} split: {label}")
             ax.set_ylabel(label)
             ax.set_xlabel("processors")
             ax.tick_params(labelbottom=True)
-    drawing.legend(figure, ncols=4)
-    drawing.save(figure, path)
 
 
 def _conclude(recipe: str, rows: Sequence[Row]) -> str:

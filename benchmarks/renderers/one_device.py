@@ -81,13 +81,11 @@ def _draw_ratios(ax: Any, group: Sequence[Row]) -> None:
 
 
 def _draw(groups: Mapping[Any, Sequence[Row]], path: pathlib.Path) -> None:
-    figure, axes = drawing.make(len(groups), 1, width=7.0, height=2.6, sharex=True)
-    for ax, group in zip(axes.flat, groups.values(), strict=True):
-        _draw_ratios(ax, group)
-    drawing.legend(figure)
-    axes[-1, 0].set_xlim(left=0)
-    axes[-1, 0].set_xlabel(f"time per step as a multiple of {OURS}'s: median, minimum and maximum")
-    drawing.save(figure, path)
+    with drawing.panels(path, len(groups), width=7.0, height=2.6, sharex=True) as axes:
+        for ax, group in zip(axes, groups.values(), strict=True):
+            _draw_ratios(ax, group)
+        axes[-1].set_xlim(left=0)
+        axes[-1].set_xlabel(f"time per step as a multiple of {OURS}'s: median, minimum and maximum")
 
 
 def _conclude(groups: Sequence[Sequence[Row]]) -> list[str]:
@@ -159,14 +157,12 @@ def _classes(row: Row) -> dict[str, float]:
 
 
 def _draw_account(groups: Mapping[str, Sequence[Row]], path: pathlib.Path) -> None:
-    figure, axes = drawing.make(len(groups), 1, width=7.0, height=1.5)
     colours = dict(zip(_CLASSES, drawing.COLOURS, strict=False))
-    for (ax,), group in zip(axes, groups.values(), strict=True):
-        drawing.stacked_bars(ax, {row["lowering"]: _classes(row) for row in group}, colours, height=0.6)
-        ax.set_xlabel("milliseconds of all operations in a step")
-        ax.set_title(drawing.title(group[0]))
-    drawing.legend(figure, colours)
-    drawing.save(figure, path)
+    with drawing.panels(path, len(groups), width=7.0, height=1.5, colours=colours) as axes:
+        for ax, group in zip(axes, groups.values(), strict=True):
+            drawing.stacked_bars(ax, {row["lowering"]: _classes(row) for row in group}, colours, height=0.6)
+            ax.set_xlabel("milliseconds of all operations in a step")
+            ax.set_title(drawing.title(group[0]))
 
 
 def _conclude_account(title: str, group: Sequence[Row]) -> str:

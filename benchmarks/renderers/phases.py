@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-import pathlib
 from collections.abc import Iterable, Sequence
 
 from benchmarks import drawing
@@ -27,18 +26,6 @@ def _cell(cell: Cell, rows: dict[Cell, Row]) -> str:
 def _largest(rows: Iterable[Row]) -> str:
     found = [row["difference"] for row in rows if row["difference"] is not None]
     return f"{max(found):.0e}" if found else _NOT_RUN
-
-
-def _draw(rows: Sequence[Row], path: pathlib.Path) -> None:
-    figure, axes = drawing.make(1, 1, width=8.0, height=2.4)
-    ax = axes[0][0]
-    for number, program in enumerate(PROGRAMS):
-        seconds = [row["seconds"] for row in rows if row["program"] == program]
-        ax.plot(sorted(seconds), [number] * len(seconds), "o", color=drawing.COLOURS[0], alpha=0.5)
-    ax.set_yticks(range(len(PROGRAMS)), [name.replace("`", "") for name in PROGRAMS.values()])
-    ax.set_xlim(left=0)
-    ax.set_xlabel("s of a run")
-    drawing.save(figure, path)
 
 
 def render(rows: Sequence[Row]) -> Report:
@@ -67,4 +54,9 @@ def render(rows: Sequence[Row]) -> Report:
         "once; a lost one is awaited for 3 s.",
         bullets(f"{row['variant']}: {'; '.join(row['failures'])}" for row in failed),
     ]
-    return Report(conclusions, [part for part in parts if part], "Seconds of runs", functools.partial(_draw, rows))
+    seconds = {
+        name.replace("`", ""): [row["seconds"] for row in rows if row["program"] == program]
+        for program, name in PROGRAMS.items()
+    }
+    draw = functools.partial(drawing.dots, values=seconds, label="s of a run")
+    return Report(conclusions, [part for part in parts if part], "Seconds of runs", draw)

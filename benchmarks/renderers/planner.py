@@ -92,32 +92,33 @@ _HEADER = [
 
 def _draw(clusters: Mapping[str, Sequence[_Setting]], of_memory: Sequence[Row], path: pathlib.Path) -> None:
     most, lines = max(map(len, clusters.values())), -(-len(clusters) // 2)
-    figure, axes = drawing.make(lines + 1, 2, height=1.0 + 0.5 * most)
-    for ax, (title, settings) in zip(axes.flat, clusters.items(), strict=False):
-        lengths, colours = {}, []
-        for setting in settings:
-            for kind, row in (("alone", setting.alone), ("recipe", setting.recipe), ("plan", setting.plan)):
-                lengths[f"{setting.name}: {row['way'] if kind == 'recipe' else kind}"] = setting.efficiency(row)
-                colours.append(_KINDS[kind])
-        drawing.bars(ax, lengths, colours, "efficiency")
-        ax.axvline(1, color=drawing.GREY, linestyle="--", linewidth=1)
-        ax.set_title(title)
-    steps = [row for settings in clusters.values() for setting in settings for row in setting.rows]
-    pairs = [(_seconds(row), row["predicted_seconds"]) for row in steps]
-    _draw_predictions(axes[lines, 0], pairs, [_KINDS[_kind(row)] for row in steps], "seconds of a step", _BOUND)
-    held = [
-        (taken / MB, predicted / MB)
-        for row in of_memory
-        for taken, predicted in zip(row["peak_bytes"], row["predicted_bytes"], strict=True)
-    ]
-    colours = [_KINDS["plan"]] * len(held)
-    _draw_predictions(axes[lines, 1], held, colours, "MB of a worker under a plan", _MEMORY_BOUND)
-    for ax in axes.flat[len(clusters) : 2 * lines]:
-        ax.set_axis_off()
-    drawing.legend(
-        figure, {"fastest worker alone": _KINDS["alone"], "best recipe": _KINDS["recipe"], "plan": _KINDS["plan"]}
-    )
-    drawing.save(figure, path)
+    colours = {"fastest worker alone": _KINDS["alone"], "best recipe": _KINDS["recipe"], "plan": _KINDS["plan"]}
+    with drawing.panels(path, 2 * lines + 2, 2, height=1.0 + 0.5 * most, colours=colours) as axes:
+        for ax, (title, settings) in zip(axes, clusters.items(), strict=False):
+            _draw_cluster(ax, title, settings)
+        for ax in axes[len(clusters) : 2 * lines]:
+            ax.set_axis_off()
+        steps = [row for settings in clusters.values() for setting in settings for row in setting.rows]
+        pairs = [(_seconds(row), row["predicted_seconds"]) for row in steps]
+        _draw_predictions(axes[-2], pairs, [_KINDS[_kind(row)] for row in steps], "seconds of a step", _BOUND)
+        held = [
+            (taken / MB, predicted / MB)
+            for row in of_memory
+            for taken, predicted in zip(row["peak_bytes"], row["predicted_bytes"], strict=True)
+        ]
+        of_plans = [_KINDS["plan"]] * len(held)
+        _draw_predictions(axes[-1], held, of_plans, "MB of a worker under a plan", _MEMORY_BOUND)
+
+
+def _draw_cluster(ax: Any, title: str, settings: Sequence[_Setting]) -> None:
+    lengths, colours = {}, []
+    for setting in settings:
+        for kind, row in (("alone", setting.alone), ("recipe", setting.recipe), ("plan", setting.plan)):
+            lengths[f"{setting.name}: {row['way'] if kind == 'recipe' else kind}"] = setting.efficiency(row)
+            colours.append(_KINDS[kind])
+    drawing.bars(ax, lengths, colours, "efficiency")
+    ax.axvline(1, color=drawing.GREY, linestyle="--", linewidth=1)
+    ax.set_title(title)
 
 
 def _draw_predictions(

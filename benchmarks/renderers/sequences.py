@@ -1,7 +1,6 @@
 """The report on random sequences of faults: whether each training ended, its losses, and the pauses."""
 
 import functools
-import pathlib
 from collections.abc import Mapping, Sequence
 
 from benchmarks import drawing
@@ -25,17 +24,6 @@ def _pauses(rows: Sequence[Row]) -> dict[str, list[float]]:
         for change in row["changes"]:
             pauses[_kind(change)].append(change["seconds_paused"])
     return {kind: seconds for kind, seconds in pauses.items() if seconds}
-
-
-def _draw(pauses: Mapping[str, Sequence[float]], path: pathlib.Path) -> None:
-    figure, axes = drawing.make(1, 1, width=8.0, height=2.4)
-    ax = axes[0][0]
-    for number, seconds in enumerate(pauses.values()):
-        ax.plot(sorted(seconds), [number] * len(seconds), "o", color=drawing.COLOURS[0], alpha=0.5)
-    ax.set_yticks(range(len(pauses)), list(pauses))
-    ax.set_xlim(left=0)
-    ax.set_xlabel("s between two steps")
-    drawing.save(figure, path)
 
 
 def _conclude(rows: Sequence[Row], pauses: Mapping[str, Sequence[float]]) -> list[str]:
@@ -73,4 +61,9 @@ def render(rows: Sequence[Row]) -> Report:
         table(header, lines),
         bullets(could_not("trained to the end", rows, "variant")),
     ]
-    return Report(_conclude(rows, pauses), parts, "Pauses", functools.partial(_draw, pauses) if pauses else None)
+    return Report(
+        _conclude(rows, pauses),
+        parts,
+        "Pauses",
+        functools.partial(drawing.dots, values=pauses, label="s between two steps") if pauses else None,
+    )

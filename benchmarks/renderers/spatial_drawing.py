@@ -25,14 +25,10 @@ def draw(
         zip((_draw_speedups, _draw_splits, _draw_memory, _draw_projection), rows, strict=True)
     )
     panels = [(draw_panel, drawn) for draw_panel, drawn in panels if drawn]
-    columns = min(len(panels), 2)
-    figure, axes = drawing.make(-(-len(panels) // columns), columns, height=4.2)
-    for ax, (draw_panel, drawn) in zip(axes.flat, panels, strict=False):
-        draw_panel(ax, drawn)
-        ax.legend(fontsize=8, loc="best")
-    for ax in axes.flat[len(panels) :]:
-        ax.set_axis_off()
-    drawing.save(figure, path)
+    with drawing.panels(path, len(panels), min(len(panels), 2), height=4.2, colours={}) as axes:
+        for ax, (draw_panel, drawn) in zip(axes, panels, strict=True):
+            draw_panel(ax, drawn)
+            ax.legend(fontsize=8, loc="best")
 
 
 def _draw_speedups(ax: Any, rows: Sequence[Row]) -> None:

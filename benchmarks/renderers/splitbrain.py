@@ -133,7 +133,15 @@ def _draw(groups: Mapping[str, Sequence[Row]], path: pathlib.Path) -> None:
         "peak memory of a worker, MB": lambda row: fmean(row["peak_bytes"]) / MB,
         "sent per step, MB": lambda row: row["received_bytes"] / MB,
     }
-    drawing.bar_panels(path, groups, values, kind=_kind, colours=_COLOURS, width=3.05)
+    size = {"width": 3.05, "height": 0.7 + 0.24 * max(map(len, groups.values()))}
+    columns = len(values)
+    with drawing.panels(path, columns * len(groups), columns, **size, colours=_COLOURS, ncols=4, sharey="row") as axes:
+        for line, (text, rows) in enumerate(groups.items()):
+            for ax, (label, value) in zip(axes[columns * line :], values.items(), strict=False):
+                drawing.bars(
+                    ax, {row["way"]: value(row) for row in rows}, [_COLOURS[_kind(row)] for row in rows], label
+                )
+            axes[columns * line].set_title(text)
 
 
 def _conclude(measured: Sequence[Row]) -> list[str]:

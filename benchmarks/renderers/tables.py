@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from mtf_hetero._support import tables as text_tables
 
 Row = Mapping[str, Any]
-Columns = Mapping[str, Callable[[Row], Any]]
+Columns = dict[str, Callable[[Row], Any]]
 Item = TypeVar("Item")
 Key = TypeVar("Key", bound=Hashable)
 MB, GIB = 1e6, 2**30
@@ -99,6 +99,11 @@ def median(row: Row, column: str = "wall_seconds_per_step") -> float:
 def number(value: float, digits: int = 3) -> str:
     """Return a number with so many significant digits, and with commas where there are more before the point."""
     return f"{value:.{digits}g}" if abs(value) < 10**digits else f"{value:,.0f}"
+
+
+def power(value: float | None) -> str | None:
+    """Return a difference by its power of ten: "3e-12"."""
+    return None if value is None else "0" if not value else f"{value:.0e}"
 
 
 def span(values: Iterable[float], form: str = ".2f") -> str:

@@ -49,11 +49,14 @@ def _introduce_volumes(row: Row) -> str:
 
 
 def _draw_universes(row: Row, path: pathlib.Path) -> None:
+    with drawing.panels(path, 1 + len(row["targets"]), 2, height=3.4) as (first, *axes):
+        _draw_volume_loss(first, row, "mean squared error (normalised)")
+        _draw_targets(axes, row)
+
+
+def _draw_targets(axes: Sequence[Any], row: Row) -> None:
     true, predicted, ridge = (np.array(row[name]) for name in ("true", "told", "ridge"))
-    panels = 1 + len(row["targets"])
-    figure, axes = drawing.make(-(-panels // 2), 2, height=3.4)
-    _draw_volume_loss(axes[0, 0], row, "mean squared error (normalised)")
-    for i, (ax, name) in enumerate(zip(axes.flat[1:], row["targets"], strict=False)):
+    for i, (ax, name) in enumerate(zip(axes, row["targets"], strict=True)):
         bounds = [true[:, i].min(), true[:, i].max()]
         ax.plot(bounds, bounds, color=drawing.GREY, linewidth=1, label="predicted = true")
         ax.scatter(true[:, i], ridge[:, i], s=9, color=drawing.COLOURS[4], label="predicted by ridge regression")
@@ -62,10 +65,6 @@ def _draw_universes(row: Row, path: pathlib.Path) -> None:
         ax.set_title(name)
         ax.set_xlabel(f"true {symbol}")
         ax.set_ylabel(f"predicted {symbol}")
-    for ax in axes.flat[panels:]:
-        ax.set_axis_off()
-    drawing.legend(figure)
-    drawing.save(figure, path)
 
 
 def _ways(row: Row) -> Mapping[str, np.ndarray]:
@@ -124,20 +123,22 @@ def render_cosmology(rows: Sequence[Row]) -> Report:
 
 
 def _draw_scan(row: Row, path: pathlib.Path) -> None:
-    figure, axes = drawing.make(2, 3, width=3.0, height=2.2)
-    for ax in axes[:, 0]:
-        ax.remove()
-    _draw_volume_loss(figure.add_subplot(axes[0, 0].get_gridspec()[:, 0]), row, "cross entropy of a voxel")
+    with drawing.panels(path, 6, 3, width=3.0, height=2.2) as (first, *tops, below, left, right):
+        figure, grid = first.figure, first.get_gridspec()
+        for ax in (first, below):
+            ax.remove()
+        _draw_volume_loss(figure.add_subplot(grid[:, 0]), row, "cross entropy of a voxel")
+        _draw_slices([*tops, left, right], row)
+
+
+def _draw_slices(axes: Sequence[Any], row: Row) -> None:
     classes = colors.ListedColormap(["#000000", drawing.COLOURS[4]])
-    places = [axes[0, 1], axes[0, 2], axes[1, 1], axes[1, 2]]
-    for ax, (key, title) in zip(places, _SLICES.items(), strict=True):
+    for ax, (key, title) in zip(axes, _SLICES.items(), strict=True):
         style = {"cmap": "gray"} if key == "image" else {"cmap": classes, "vmin": 0, "vmax": len(row["classes"]) - 1}
         ax.imshow(unpack(row["slice"][key]), origin="lower", interpolation="nearest", **style)
         ax.set_title(title)
         ax.set_axis_off()
-    places[1].add_patch(patches.Rectangle((0, 0), 0, 0, color=drawing.COLOURS[4], label=row["classes"][-1]))
-    drawing.legend(figure)
-    drawing.save(figure, path)
+    axes[1].add_patch(patches.Rectangle((0, 0), 0, 0, color=drawing.COLOURS[4], label=row["classes"][-1]))
 
 
 def render_segmentation(rows: Sequence[Row]) -> Report:

@@ -49,6 +49,7 @@ def test_what_is_pure_loads_no_tensorflow():
     assert not {"tensorflow", "mesh_tensorflow"} & set(said.split())
 
 
+@pytest.mark.full
 def test_tensorflow_is_imported_without_keras():
     said = run(
         "import sys\nfrom mtf_hetero import tf\nprint(*sys.modules)\n"

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from tiers import in_turn
 
 from benchmarks import rows
 from benchmarks.renderers.any_step import LAYOUTS
@@ -91,7 +92,7 @@ TOYS = {  # case -> (flags, the check of its rows)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", TOYS)
+@pytest.mark.parametrize("case", in_turn(list(TOYS)))
 def test_a_case_in_small(case, tmp_path):
     flags, check = TOYS[case]
     command = [sys.executable, "-m", "benchmarks.run", case, "--toy", f"--out={tmp_path}", *flags]

@@ -61,7 +61,8 @@ def test_a_model_is_planned_shown_and_laid_out(planned):
     assert (directory / "plan.png").read_bytes().startswith(b"\x89PNG")
     assert re.match(r"Split over cpu:0-1: [\d.]+ ms per step, 1\.\dx faster than cpu:0 alone\.\n", output)
     assert "Memory per device: " in output and "cpu:1" in output and "The step would take so many ms more" in output
-    assert max(map(len, output.splitlines())) <= 80 and re.fullmatch(r"\d+ layouts searched in \d+ s\n", error)
+    assert max(map(len, output.splitlines())) <= 80
+    assert re.fullmatch(r"(searching for a layout \.\.\.\n)?\d+ layouts searched in \d+ s\n", error)
     plan = plan_lib.load(directory / "plan.json")
     assert plan.devices == ("cpu:0", "cpu:1") and plan.seconds < plan.alone[1]
     run = placed(layout=f"{directory}/plan.json")
@@ -71,6 +72,7 @@ def test_a_model_is_planned_shown_and_laid_out(planned):
 ABSENT = [("gpu:0", "gpu:1"), ("RTX-3090", "V100"), ("worker:0/gpu:0", "worker:1/cpu:0"), ("gpu:7", "cpu:0")]
 
 
+@pytest.mark.full
 def test_a_dry_run_of_a_plan_needs_none_of_its_devices(tmp_path, monkeypatch):
     monkeypatch.setenv("TF_CONFIG", '{"cluster": {"chief": ["a:1"], "worker": ["b:1"]}, "task": {"type": "chief"}}')
     devices = machines.Machines((machines.Machine("a", 6e10, 1e10), machines.Machine("b", 2e10, 3e9)))

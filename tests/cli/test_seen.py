@@ -42,6 +42,7 @@ def test_rows_of_a_training_that_is_resumed(tmp_path, capfd):
     assert set(scalars(tmp_path)) == tags | {"step_seconds"}
 
 
+@pytest.mark.full
 def test_it_stops_when_tests_are_no_better_and_keeps_the_best(tmp_path, capfd, monkeypatch):
     flags = ONE | {"max_steps": 40, "learning_rate": 0.02, "model_dir": tmp_path}
     losses = iter([3.0, 2.0, 2.5, 2.0, 9.0, 9.0, 1.0, 1.5])

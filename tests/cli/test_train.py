@@ -76,6 +76,7 @@ def one_device(of_one_device):
     return variables(of_one_device)
 
 
+@pytest.mark.full
 def test_a_dry_run_needs_no_images(tmp_path, capfd):
     place = {"devices": CPUS, "list_speed": "70,25,5", "data_dir": tmp_path, "dry_run": True}
     assert run(model="paper_cifar", dataset="cifar10", **place) == 0
@@ -158,6 +159,7 @@ def test_a_run_resumed_on_another_layout_is_as_one_that_never_stopped(one_device
     assert "images per second: none, it was trained to step 4 before" in out
 
 
+@pytest.mark.full
 def test_mixed_precision(tmp_path):
     """The network is computed in bfloat16, the weights stay float32, and layouts agree but for the rounding."""
     for name, options in {"full": {}, "one": {"compute_dtype": "bfloat16"}}.items():
@@ -170,6 +172,7 @@ def test_mixed_precision(tmp_path):
     check_variables(tmp_path / "three", variables(tmp_path / "one"), atol=2e-3)
 
 
+@pytest.mark.full
 def test_it_starts_from_the_weights_of_another_training(of_one_device, tmp_path, capfd):
     first = variables(of_one_device)
     assert (

@@ -69,6 +69,7 @@ def test_what_is_trained(trained):
     assert recorded["images"]["image_shape"] == [28, 28, 1] and recorded["images"]["classes"] == 10
 
 
+@pytest.mark.full
 def test_the_first_step_is_compared_with_keras(tmp_path, monkeypatch, capsys):
     """A model with dropout, batch norm and slices that are turned is exact; a slice that is read wrong ends the run."""
     inputs = keras.Input((28, 28, 1))

@@ -37,6 +37,7 @@ def assert_same_training(one, two):
     check_variables(two, variables(one), rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.full
 def test_an_uneven_batch_trains_as_one_device(photos, trained, tmp_path, capfd):
     assert run(**SMALL | UNEVEN, dataset=photos, augment=True, model_dir=tmp_path) == 0
     assert "photos: 21 training and 3 test images of 16 x 16 x 3, 3 classes: cat, dog, owl\n" in capfd.readouterr().out

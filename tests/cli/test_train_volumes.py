@@ -100,6 +100,7 @@ def test_a_divided_depth_trains_and_tests_as_one_device(options, model, divided,
     assert_as_one_device(options[model], divided, tmp_path, capfd)
 
 
+@pytest.mark.full
 def test_a_dry_run(options, capfd, monkeypatch):
     """It counts each device's own slab of the volumes; and what is computed again takes less."""
     monkeypatch.setattr(prepare_lib, "MODELS", MODELS)

@@ -145,6 +145,7 @@ def test_all_workers_are_given_back_at_the_same_time(monkeypatch):
     assert sorted(begun) == [0, 1, 2] and not claim._holdings
 
 
+@pytest.mark.full
 def test_a_worker_that_was_started_anew_is_taken_again():
     local = LocalCluster("0.5", report=lambda line: None)
     with local:

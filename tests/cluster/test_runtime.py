@@ -29,6 +29,7 @@ def loaded(*arguments, **environment):
     return json.loads(done.stdout)
 
 
+@pytest.mark.full
 def test_a_worker_has_all_kernels_without_the_api():
     found, whole = loaded(), loaded("API")
     assert (found["is_left_out"], found["api"], found["version"]) == (True, False, tf.__version__)

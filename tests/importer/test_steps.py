@@ -1,5 +1,6 @@
 """`mtf_hetero.function` gives what TensorFlow gives: training steps of many kinds, on one device and uneven layouts."""
 
+import pytest
 import tiers
 from import_oracle import BATCH, ONE, check, split
 from steps import STEPS
@@ -26,6 +27,7 @@ def test_every_place(name):
         assert divided.layout.split(dim, 7) == (4, 2, 1)
 
 
+@pytest.mark.full
 def test_heads():
     (divided,) = check(STEPS["transformer"], split("attention/query/kernel/1"))
     assert divided.layout.split("attention/query/kernel/1", 7) == (4, 2, 1)

@@ -55,7 +55,7 @@ def test_a_sum_that_tensorflow_takes_in_another_order_passes():
 
 
 @pytest.mark.user_lines
-@pytest.mark.parametrize("place", [ONE, BATCH], ids=["one", "three"])
+@pytest.mark.parametrize("place", [ONE, pytest.param(BATCH, marks=pytest.mark.full)], ids=["one", "three"])
 def test_a_slice_that_is_read_wrong_is_named_with_its_line(monkeypatch, place):
     step, variables, inputs = make_step()
     before = [v.numpy() for v in variables]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from fit_oracle import BATCH, FILTERS, ONE, Noise, images, make_model, network, same, state
 from keras_oracle import floatx
-from tiers import on_workers, parametrize
+from tiers import on_workers
 
 import mtf_hetero.keras
 from mtf_hetero import tf
@@ -83,8 +83,7 @@ def one_batch_fits(model, keras_or_ours):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("place", [ONE, BATCH, FILTERS])
-@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize(("place", "steps"), [(ONE, 2), (BATCH, 1), (FILTERS, 2)])
 def test_fits_of_one_batch_equal_kerass(place, steps, opened):
     def make():
         model = compiled()
@@ -102,7 +101,6 @@ def test_fits_of_one_batch_equal_kerass(place, steps, opened):
     assert len(opened) == 1
 
 
-@pytest.mark.full
 def test_keras_may_train_the_model_between_two_fits(opened):
     def train(keras_or_ours):
         model = make_model(plain)
@@ -139,7 +137,8 @@ def train_gan(parts, keras_or_ours):
     return losses
 
 
-@parametrize("place", [ONE, BATCH, FILTERS], first=[FILTERS])
+@pytest.mark.full
+@pytest.mark.parametrize("place", [ONE, BATCH, FILTERS])
 def test_models_that_share_layers_exchange_weights(place, opened):
     with floatx(tf.float64):
         parts = make_model(make_gan)

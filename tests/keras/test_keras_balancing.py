@@ -83,7 +83,7 @@ def make_plan(seconds, *devices):
 
 
 @pytest.mark.usefixtures("simulated")
-@pytest.mark.parametrize("is_tried", [False, True])
+@pytest.mark.parametrize("is_tried", [False, pytest.param(True, marks=pytest.mark.full)])
 def test_a_split_that_was_not_tried_is_left_if_it_is_slower_than_one_device(monkeypatch, is_tried):
     """Steps take 400 simulated seconds, and one device alone takes 1."""
     plans = {"alone": make_plan(1.0, "cpu:0"), "plan": make_plan(0.5, "cpu:0", "cpu:1", "cpu:2")}

@@ -83,6 +83,7 @@ def test_data_of_all_kinds():
     check(compiled(), weighted, batch_size=None, steps_per_epoch=3, places=[BATCH])
 
 
+@pytest.mark.full
 def test_frozen_layers_stay_as_they_are():
     def make():
         model = network()

@@ -145,7 +145,8 @@ def test_they_see_and_change_what_keras_shows(name):
         np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
-@tiers.parametrize("on_epoch", [False, True], first=[False])
+@pytest.mark.full
+@pytest.mark.parametrize("on_epoch", [False, True])
 def test_averages_are_swapped_for_tests(on_epoch):
     swap = keras.callbacks.SwapEMAWeights
     check(averaged, X, Y, validation_data=(X, Y), callbacks=lambda: [swap(swap_on_epoch=on_epoch)], places=[FILTERS])

@@ -69,6 +69,7 @@ def test_inputs_in_dicts(structure, data):
     check(subtracts(structure), data, NUMBERS.random((17, 2)), places=[BATCH])
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore:When providing `inputs` as a dict")
 def test_a_dict_goes_by_its_keys_and_not_by_the_names_of_inputs():
     make = subtracts(lambda first, second: {"a": first, "b": second})
@@ -172,7 +173,8 @@ def ragged_data():
 
 
 @pytest.mark.parametrize(
-    ("make", "inputs"), [(sparse_model, sparse_data), (Pooled, ragged_data)], ids=["sparse", "ragged"]
+    ("make", "inputs"),
+    [pytest.param(sparse_model, sparse_data, id="sparse", marks=pytest.mark.full), (Pooled, ragged_data)],
 )
 def test_inputs_with_another_number_of_elements_in_each_batch(make, inputs):
     data = tf.data.Dataset.from_tensor_slices((inputs(), np.arange(17, dtype="float32")[:, None])).batch(5)

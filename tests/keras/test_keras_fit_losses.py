@@ -3,7 +3,6 @@
 import keras
 import numpy as np
 import pytest
-import tiers
 from fit_oracle import BATCH, FILTERS, PLACES, check
 from networks import two_in_two_out
 
@@ -38,7 +37,8 @@ def named():
     return model
 
 
-@tiers.parametrize(("place", "batch_size"), [(BATCH, COUNT), (FILTERS, 8)], first=[(BATCH, COUNT)])
+@pytest.mark.full
+@pytest.mark.parametrize(("place", "batch_size"), [(BATCH, COUNT), (FILTERS, 8)])
 def test_each_output_has_a_loss_and_weights(place, batch_size):
     targets = {"class": CLASSES, "number": NUMBERS, "odd": NUMBERS}
     weights = {name: np.linspace(0.1, 2, COUNT) ** power for power, name in enumerate(targets)}

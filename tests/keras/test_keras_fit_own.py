@@ -158,7 +158,7 @@ CASES = {
 TESTED = {"dropout in tests", "own metric", "random crop", "loss scale", "loss scale of an embedding"}
 
 
-@tiers.parametrize("name", CASES, first=["custom layer", "noise"])
+@tiers.parametrize("name", CASES, first=["custom layer"])
 def test_it_is_what_keras_does(name):
     make, data, places = CASES[name]
     tested = {"validation_data": [x[:9] for x in data]} if name in TESTED else {}

@@ -25,6 +25,7 @@ def recipes(graph):
     return found
 
 
+@pytest.mark.full
 def test_recipes():
     with floatx(tf.float64):
         check(NETWORKS["residual"](), training=True, dtype=tf.float64, layouts=recipes, tolerance=1e-8)

@@ -107,8 +107,9 @@ def test_changes_between_two_fits_have_the_effect_that_they_have_in_keras(make, 
         same(ours, after, 1e-9)
 
 
-@parametrize("place", [ONE, BATCH], first=[BATCH])
-@parametrize(("make", "change"), [(plain, freeze_a_layer), (weighted, weigh)], first=[(plain, freeze_a_layer)])
+@pytest.mark.full
+@pytest.mark.parametrize("place", [ONE, BATCH])
+@pytest.mark.parametrize(("make", "change"), [(plain, freeze_a_layer), (weighted, weigh)])
 def test_a_trace_that_is_newer_than_keras_s_is_found(monkeypatch, make, change, place):
     """The check of the first step compares with Keras's own function, which is as old as Keras has it."""
     with floatx(tf.float64):
@@ -145,6 +146,7 @@ def test_traces_are_kept_until_compile_and_hold_no_session():
         assert vars(model)[imported._TRACED][1] is not traced
 
 
+@pytest.mark.full
 def test_a_refused_step_may_be_changed_and_tried_again():
     class Refusing(keras.Model):
         refuses = True

@@ -59,7 +59,8 @@ TRIED = {  # programs, the same without rounds, and layouts
 }
 
 
-@parametrize("name", TRIED, first=["rounds"])
+@pytest.mark.full
+@pytest.mark.parametrize("name", TRIED)
 def test_nothing_changes(name):
     """Forward, gradients and a step, with and without rounds, against one device without."""
     build, whole, tried = TRIED[name]

@@ -227,6 +227,7 @@ def test_a_plan_fits_by_the_lowered_graph(limit):
     assert plan.memory_bytes == lowered or 1.5 * sum(plan.memory_bytes) <= (limit or math.inf)
 
 
+@pytest.mark.full
 def test_a_batch_that_fits_is_found_by_one_search():
     shapes = []
 

@@ -5,6 +5,8 @@ Prints one line per program: its name and the verdict, or its name, an error's k
 
 import sys
 
+from tiers import in_turn
+
 import mtf_hetero
 from benchmarks.frameworks import any_step
 from benchmarks.programs import programs
@@ -20,7 +22,7 @@ def verdict(name):
 
 
 def main(part, parts):
-    for name in sorted(programs())[int(part) :: int(parts)]:
+    for name in in_turn(sorted(programs()))[int(part) :: int(parts)]:
         try:
             print(name, verdict(name), sep=": ", flush=True)
         except Exception as error:  # of any kind: the test shows it

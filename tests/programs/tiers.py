@@ -2,12 +2,16 @@
 
 import inspect
 import itertools
+import pathlib
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import pytest
 
 from mtf_hetero.layout import Layout
+
+TURNS = 3  # landings that run everything once
+LANDING = pathlib.Path(__file__).parents[2] / ".ci/landing"  # its number, and the commit before it
 
 CONSTANT, VARIABLE, FED, MIXED = "constant", "variable", "fed", "mixed"  # kinds of inputs of the oracle
 KINDS = (CONSTANT, VARIABLE, FED)
@@ -25,6 +29,11 @@ def parametrize(names: str | tuple[str, ...], every: Iterable[Any], *, first: Co
         return pytest.param(*(value if several else [value]), marks=() if value in first else pytest.mark.full)
 
     return pytest.mark.parametrize(names, [parameter(value) for value in every])
+
+
+def in_turn(every: Sequence[Any]) -> Sequence[Any]:
+    """A third of many cases that are alike: each landing has another one."""
+    return every[int(LANDING.read_text(encoding="utf-8").split()[0]) % TURNS :: TURNS]
 
 
 def few(layouts: Iterable[Layout], count: int = 3) -> Sequence[Layout]:

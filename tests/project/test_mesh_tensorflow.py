@@ -1,12 +1,10 @@
-"""Mesh-TensorFlow's own tests, from the installed package: as they are, and with this package's two names in them."""
+"""Mesh-TensorFlow's own tests, from the installed package, with this package's two names in them."""
 
 import importlib.util
 import pathlib
 import re
 import subprocess
 import sys
-
-import pytest
 
 from mtf_hetero import mtf
 
@@ -32,20 +30,18 @@ class TwoNames:
             item.module.mtf = names
 
 
-plugins = [TwoNames()] if sys.argv[1] == "two names" else []
-sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "-c", sys.argv[2], *sys.argv[3:]], plugins=plugins))
+sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "-c", *sys.argv[1:]], plugins=[TwoNames()]))
 """
 
 
-@pytest.mark.parametrize("names", ["as they are", "two names"])
-def test_mesh_tensorflows_own_tests_pass(tmp_path, names):
+def test_mesh_tensorflows_own_tests_pass(tmp_path):
     configuration = tmp_path / "pytest.ini"
     configuration.write_text("[pytest]\n")
     files = [path for path in sorted(PACKAGE.rglob("*_test.py")) if path.name not in NEED_A_TPU]
     if importlib.util.find_spec("ortools") is None:
         files = [path for path in files if path.parent.name != "auto_mtf"]
     done = subprocess.run(
-        [sys.executable, "-c", RUN, names, str(configuration), *map(str, files)],
+        [sys.executable, "-c", RUN, str(configuration), *map(str, files)],
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -1,6 +1,7 @@
 """Which tests a change can reach: those of the rooms above it, of the programs that it changes, and of its own file."""
 
 import pytest
+import tiers
 from rooms import ONLY_OF, all_tests, reached_tests, this_landing
 
 
@@ -48,3 +49,12 @@ def test_this_landing_begins_at_a_commit():
     landing = this_landing()
     assert landing.number >= 50
     assert landing.changed is None or all(isinstance(path, str) for path in landing.changed)
+
+
+def test_three_landings_run_everything_that_runs_in_turn(tmp_path, monkeypatch):
+    monkeypatch.setattr(tiers, "LANDING", tmp_path / "landing")
+    found = []
+    for number in (57, 58, 59):
+        tiers.LANDING.write_text(f"{number} 259a695\n", encoding="utf-8")
+        found += tiers.in_turn(range(10))
+    assert sorted(found) == list(range(10))

@@ -5,16 +5,11 @@ import tensorflow.compat.v1 as tf
 from mesh_tensorflow.ops import LaidOutVariable, MeshImpl, RulesLike, ShapeLike, Variable
 
 class PlacementMeshImpl(MeshImpl):
-    copy_master_to_slice_ops: list[tf.Operation]
-
     # Subclasses have classes of their own
     class LaidOutTensor:
-        _tensor_list: list[tf.Tensor]
         def __init__(self, tensor_list: Sequence[tf.Tensor | int]) -> None: ...
         @property
         def tensor_list(self) -> list[tf.Tensor]: ...  # or numbers of processors, for slicewise alone
-        @classmethod
-        def from_tensor_list(cls, tensor_list: list[tf.Tensor]) -> Self: ...
         @property
         def all_slices(self) -> list[tf.Tensor]: ...
         @property

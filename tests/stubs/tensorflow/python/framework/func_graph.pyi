@@ -8,7 +8,6 @@ class FuncGraph(Graph):
     inputs: list[Tensor]
     outputs: list[Tensor]
     structured_outputs: Any
-    outer_graph: Graph
     @property
     def captures(self) -> Iterable[tuple[Tensor, Tensor]]: ...  # from outside, and within
     @property
