@@ -55,7 +55,7 @@ class Reading(Case):
     fractions: tuple[float, ...] = (1.0, 1.0)  # cores of the workers
 
     def parts(self) -> Mapping[str, Part]:
-        """A part for each network and link."""
+        """Return a part for each network and link."""
         return {
             f"{network}/{link or 'loopback'}": self._part(network, link)
             for network in self.networks

@@ -8,10 +8,10 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 import mtf_hetero.keras
 from benchmarks.frameworks import slow_link
+from mtf_hetero import tf
 from mtf_hetero.cluster import Cluster, LocalCluster
 
 _CLASSES = 10
@@ -56,28 +56,27 @@ class Reading:
         """Train; returns the seconds, the bytes sent and the loss of each epoch."""
         keras.utils.set_random_seed(self._seed)
         model, clock = self._make_model(), _Clock()
-        options = {"epochs": epochs, "verbose": 0, "shuffle": False, "callbacks": [clock]}
-        place = {"workers": self._cluster, "layout": "batch", "verify": False, "rebalance": "off"}
+        options: dict[str, Any] = {"epochs": epochs, "verbose": 0, "shuffle": False, "callbacks": [clock]}
+        options |= {"workers": self._cluster, "layout": "batch", "verify": False, "rebalance": "off"}
         if way == "alone":
-            history = mtf_hetero.keras.fit(model, self._files(), **options, **place | {"devices": "worker:0/cpu:0"})
+            history = mtf_hetero.keras.fit(model, self._files(), devices="worker:0/cpu:0", **options)
         elif way == "files":
-            history = mtf_hetero.keras.fit(model, self._files(), **options, **place)
+            history = mtf_hetero.keras.fit(model, self._files(), **options)
         elif way == "sent":
-            signature = tf.nest.map_structure(lambda spec: spec, self._files().element_spec)
-            sent = tf.data.Dataset.from_generator(self._batches, output_signature=signature).prefetch(2)
-            history = mtf_hetero.keras.fit(model, sent, **options, **place)
+            spec = self._files().element_spec
+            sent = tf.compat.v2.data.Dataset.from_generator(self._batches, output_signature=spec).prefetch(2)
+            history = mtf_hetero.keras.fit(model, sent, **options)
         else:
-            arrays = self._images, self._labels
-            history = mtf_hetero.keras.fit(model, *arrays, batch_size=self._batch_size, **options, **place)
+            history = mtf_hetero.keras.fit(model, self._images, self._labels, batch_size=self._batch_size, **options)
         return {"seconds": clock.seconds, "sent_bytes": clock.sent, "losses": history.history["loss"]}
 
-    def _files(self) -> tf.data.Dataset:
+    def _files(self) -> tf.compat.v2.data.Dataset:
         def read(path: Any, label: Any) -> Any:
             image = tf.io.decode_png(tf.io.read_file(path), channels=3)
             return tf.ensure_shape(image, self._images.shape[1:]), label
 
-        dataset = tf.data.Dataset.from_tensor_slices((self._paths, self._labels))
-        return dataset.map(read, num_parallel_calls=tf.data.AUTOTUNE).batch(self._batch_size).prefetch(2)
+        dataset = tf.compat.v2.data.Dataset.from_tensor_slices((self._paths, self._labels))
+        return dataset.map(read, num_parallel_calls=tf.compat.v2.data.AUTOTUNE).batch(self._batch_size).prefetch(2)
 
     def _batches(self) -> Iterator[Any]:
         yield from self._files()

@@ -1,7 +1,10 @@
 """The work of an operation of TensorFlow: FLOPs, bytes that it moves, and a text of what it computes."""
 
+import hashlib
 import math
 from collections.abc import Collection, Sequence
+
+import numpy as np
 
 from mtf_hetero._compat import mtf
 from mtf_hetero._support import facts
@@ -49,4 +52,9 @@ def describe(op: Operation, *axes: Sequence[Axes]) -> str:
 
 
 def _constant_key(value: Value) -> object:
-    return None if value.array is None else (value.array.dtype.str, value.array.shape, value.array.tolist())
+    if value.array is None:
+        return None
+    array = value.array
+    # a list of the numbers of a large constant takes seconds
+    content = array.tolist() if array.dtype == object else hashlib.sha256(np.ascontiguousarray(array)).hexdigest()
+    return array.dtype.str, array.shape, content
