@@ -19,8 +19,8 @@ from mtf_hetero.cost.machines import Machine, Machines
 from mtf_hetero.cost.trial import Trial
 from mtf_hetero.graph import live_operations
 from mtf_hetero.graph.identity import operation_key
-from mtf_hetero.graph.operations import is_contraction
 from mtf_hetero.models.registry import MODELS
+from mtf_hetero.ops.traits import is_contraction
 from mtf_hetero.planner import auto, fitting, trying
 from mtf_hetero.planner.plan import Plan
 from mtf_hetero.planner.search import NoAssignmentError
