@@ -212,6 +212,12 @@ class BackendOf(abc.ABC, Generic[S]):
         x = self.laid_out(tensor)
         return x if isinstance(x, list) else x.make()
 
+    def own_slices(self, op: mtf.Operation, *shapes: mtf.Shape) -> list[list[S]]:
+        """Return each processor's slices of the inputs; none where its slice of one of the shapes is empty."""
+        inputs = [self.slices(x) for x in op.inputs]
+        idle = [has_nothing(self.layout, pnum, *shapes) for pnum in self.processors]
+        return [[] if idle[pnum] else [x[pnum] for x in inputs] for pnum in self.processors]
+
     def local(
         self,
         output: mtf.Tensor | Like,

@@ -208,35 +208,22 @@ def _prepared(geometry: _Images, x: tf.Tensor, large: Box, small: Box, taps: Box
     return crop_or_pad(x, large, geometry.windows.receptive_field(small, taps)), "VALID"
 
 
-def _total(
-    geometry: _Images, reads: Reads, processor: Processor, own: Box, parts: Sequence[tuple[Box, tf.Tensor]]
-) -> tf.Tensor:
-    """Return the processor's slice of an image, of parts that lie in boxes of it: its own part fills the slice."""
-    shape = geometry.output_slice(processor)
-    if reads.has_own[processor]:
-        (_, y), *parts = parts
-    else:
-        y = fill(geometry.flat(shape), 0, geometry.output.dtype)
-    for box, part in parts:
-        y = combine(y, own, part, box)
-    return reshape(y, shape)
-
-
 def _to_image(geometry: _Images, reads: Reads, processor: Processor, *operands: tf.Tensor) -> tf.Tensor:
     """Convolve, or convolve transposed, the parts of one image, and add what they give to a slice of the other."""
-    makes_small = geometry.makes == SMALL
+    shape = geometry.output_slice(processor)
     if not operands:
-        return fill(geometry.output_slice(processor), 0, geometry.output.dtype)
+        return fill(shape, 0, geometry.output.dtype)
     w, *xs = operands
     if reads.boxes[processor]:
         w = anew(w)  # others' parts are added to what follows from it, in place
-    make, own = (_contract, geometry.small(processor)) if makes_small else (_spread, geometry.large(processor))
-    parts = []
+    y = None if reads.has_own[processor] else fill(geometry.flat(shape), 0, geometry.output.dtype)
+    is_small = geometry.makes == SMALL
+    make, own = (_contract, geometry.small(processor)) if is_small else (_spread, geometry.large(processor))
     for (source, reached), x in zip(reads.parts(processor), xs, strict=True):
-        box, y = make(geometry, processor, source, reached, reshape(x, geometry.flat(x.shape.as_list())), w)
-        is_own = reads.has_own[processor] and not parts
-        parts.append((own, crop_or_pad(y, box, own)) if is_own else (box, y))
-    return _total(geometry, reads, processor, own, parts)
+        box, part = make(geometry, processor, source, reached, reshape(x, geometry.flat(x.shape.as_list())), w)
+        y = crop_or_pad(part, box, own) if y is None else combine(y, own, part, box)
+    assert y is not None
+    return reshape(y, shape)
 
 
 def _contract(

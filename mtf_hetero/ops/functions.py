@@ -1,7 +1,6 @@
 """Operations that are functions of slices, of which the planner knows the work. They need an UnevenMeshImpl."""
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support.ops import cut, reshape, zeros
 from mtf_hetero.layout import Layout
-from mtf_hetero.ops.backend import Backend, has_nothing
+from mtf_hetero.ops.backend import Backend
 from mtf_hetero.ops.registry import register, require_whole
 from mtf_hetero.ops.traits import Traits
 
@@ -146,9 +145,5 @@ def draw(op: DrawOperation, backend: Backend) -> None:
         numbers = op.part(*operands, begin[0] * math.prod(row), size[0] * math.prod(row))
         return cut(reshape(numbers, [size[0], *row]), [0, *begin[1:]], size)
 
-    inputs = [backend.slices(x) for x in op.inputs]
-    reads = [
-        [] if has_nothing(layout, pnum, output.shape) else [x[pnum] for x in inputs] for pnum in backend.processors
-    ]
-    begin_of = functools.partial(layout.slice_begin, output.shape)
-    backend.set(output, backend.make(output, draw_slice, reads, lambda pnum: tuple(begin_of(pnum))))
+    reads = backend.own_slices(op, output.shape)
+    backend.set(output, backend.make(output, draw_slice, reads, lambda p: tuple(layout.slice_begin(output.shape, p))))

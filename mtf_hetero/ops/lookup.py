@@ -13,7 +13,7 @@ from mtf_hetero._support.alike import Processor, is_cpu
 from mtf_hetero._support.ops import constant, reshape, zeros
 from mtf_hetero.layout import Layout
 from mtf_hetero.mesh.collectives import present_processors
-from mtf_hetero.ops.backend import Backend, Slice, absent_from, has_nothing
+from mtf_hetero.ops.backend import Backend, absent_from, has_nothing
 from mtf_hetero.ops.registry import register
 from mtf_hetero.ops.traits import Traits
 from mtf_hetero.ops.whole import lower_slices
@@ -234,14 +234,8 @@ def look_up(op: LookupOperation, backend: Backend) -> None:
     def result_key(pnum: int) -> tuple[int, bool]:
         return layout.slice_begin(table.shape, pnum)[0], pnum in checkers()
 
-    reads = _reads(op, backend, table.shape, output.shape)
+    reads = backend.own_slices(op, table.shape, output.shape)
     backend.set_sum(output, backend.make(output, gather_slice, reads, result_key), [op.rows])
-
-
-def _reads(op: mtf.Operation, backend: Backend, *shapes: mtf.Shape) -> list[Sequence[Slice]]:
-    """Return a processor's slices of the inputs; nothing where its slice of one of the shapes is empty."""
-    inputs = zip(*map(backend.slices, op.inputs), strict=True)
-    return [() if has_nothing(backend.layout, pnum, *shapes) else own for pnum, own in enumerate(inputs)]
 
 
 def _check(op: LookupOperation, ids: tf.Tensor, device: str) -> tf.Operation:
@@ -262,6 +256,6 @@ def look_up_gradient(op: LookupGradientOperation, backend: Backend) -> None:
         rows, ids = operands
         return add_rows(rows, ids, layout.slice_begin(output.shape, pnum)[0], shape[0])
 
-    reads = _reads(op, backend, dy.shape, output.shape)
+    reads = backend.own_slices(op, dy.shape, output.shape)
     partial = backend.make(output, add, reads, lambda pnum: layout.slice_begin(output.shape, pnum)[0])
     backend.set_sum(output, partial, ids.shape.dims)

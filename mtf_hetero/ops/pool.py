@@ -113,24 +113,20 @@ def pool_slices(op: ForwardPool, backend: Backend) -> None:
     reads, parts = read_parts(op, geometry, backend)
 
     def pool_slice(pnum: int, *xs: tf.Tensor) -> tf.Tensor:
-        shape, box, own_pixels = (
-            backend.layout.slice_shape(output.shape, pnum),
-            geometry.small(pnum),
-            geometry.large(pnum),
-        )
+        shape, box = backend.layout.slice_shape(output.shape, pnum), geometry.small(pnum)
         if 0 in shape:
             return zeros(shape, output.dtype)
         if not reads.boxes[pnum]:
             seen = windows.inside(windows.receptive_field(box))
-            return windows.pool(crop_or_pad(xs[0], own_pixels, seen), box)
-        pieces = list(zip(reads.parts(pnum), xs, strict=True))
-        if reads.has_own[pnum]:
-            y, pieces = anew(windows.partial(xs[0], own_pixels, box)), pieces[1:]
-        else:
-            y = fill(shape, windows.nothing(x.dtype), x.dtype)
+            return windows.pool(crop_or_pad(xs[0], geometry.large(pnum), seen), box)
+        y = None if reads.has_own[pnum] else fill(shape, windows.nothing(x.dtype), x.dtype)
         reduction = "MAX" if windows.kind == "max" else "SUM"
-        for (pixels, reached), piece in pieces:
-            y = combine(y, box, windows.partial(piece, pixels, reached), reached, reduction)
+        for (pixels, reached), part in zip(reads.parts(pnum), xs, strict=True):
+            if y is None:
+                y = anew(windows.partial(part, pixels, box))
+            else:
+                y = combine(y, box, windows.partial(part, pixels, reached), reached, reduction)
+        assert y is not None
         return windows.weighted(y, box)
 
     backend.set(output, backend.make(output, pool_slice, parts, reads.result_key))
@@ -152,15 +148,16 @@ def _average_gradient(op: PoolGradient, backend: Backend) -> None:
     reads, parts = read_parts(op, geometry, backend)
 
     def differentiate(pnum: int, *dys: tf.Tensor) -> tf.Tensor:
-        box, pieces = geometry.large(pnum), list(zip(reads.parts(pnum), dys, strict=True))
-        if reads.has_own[pnum]:
-            pixels, dx = windows.gradient(anew(dys[0]) if reads.boxes[pnum] else dys[0], geometry.small(pnum))
-            dx, pieces = crop_or_pad(dx, pixels, box), pieces[1:]
-        else:
-            dx = fill(backend.layout.slice_shape(output.shape, pnum), 0, output.dtype)
-        for (values, reached), piece in pieces:
-            pixels, part = windows.gradient(piece, values)
-            dx = combine(dx, box, crop_or_pad(part, pixels, reached), reached)
+        box, shape = geometry.large(pnum), backend.layout.slice_shape(output.shape, pnum)
+        dx = None if reads.has_own[pnum] else fill(shape, 0, output.dtype)
+        for (values, reached), part in zip(reads.parts(pnum), dys, strict=True):
+            dy = anew(part) if dx is None and reads.boxes[pnum] else part  # others' parts are added in place
+            pixels, to_pixels = windows.gradient(dy, values)
+            if dx is None:
+                dx = crop_or_pad(to_pixels, pixels, box)
+            else:
+                dx = combine(dx, box, crop_or_pad(to_pixels, pixels, reached), reached)
+        assert dx is not None
         return dx
 
     backend.set(output, backend.make(output, differentiate, parts, reads.result_key))
