@@ -4,8 +4,8 @@ from collections.abc import Collection
 from typing import Any
 
 from mtf_hetero import mtf
-from mtf_hetero.graph.operations import is_contraction, multiplied_dims
 from mtf_hetero.graph.walk import ancestors
+from mtf_hetero.ops.traits import is_contraction, multiplied_dims
 
 
 def of_operation(op: Any) -> int:

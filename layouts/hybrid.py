@@ -19,12 +19,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from mtf_hetero._compat import mtf
 from mtf_hetero.graph import Layer, list_layers
 from mtf_hetero.graph.names import Renames, dimension_sizes, names_in_variables
-from mtf_hetero.graph.operations import ForwardConvolution
 from mtf_hetero.graph.walk import ancestors, imported
 from mtf_hetero.layout import Layout
 from mtf_hetero.layout.convert import MeshShapeLike
 from mtf_hetero.layout.partition import split_by_share
 from mtf_hetero.layouts.rules import Rules
+from mtf_hetero.ops.traits import find_images, find_traits
 
 
 def hybrid(
@@ -150,7 +150,7 @@ def _batch(graph: mtf.Graph, count: int) -> list[str]:
     windowed = {
         dim.name
         for op in graph.operations
-        if isinstance(op, ForwardConvolution)
+        if find_traits(op).is_layer and find_images(op)
         for dim in op.inputs[0].shape.dims[-op.inputs[1].shape.ndims + 1 :]
     }
     in_variables, renames = names_in_variables(graph), Renames(graph.operations)

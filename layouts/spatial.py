@@ -17,12 +17,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from mtf_hetero._compat import mtf
 from mtf_hetero.graph import list_layers
 from mtf_hetero.graph.names import Renames, conflicts, dimension_names, dimension_sizes, names_in_variables
-from mtf_hetero.graph.operations import ForwardConvolution, ForwardPool, spatial_dimensions, window_sizes
 from mtf_hetero.graph.walk import imported
 from mtf_hetero.layout import Layout
 from mtf_hetero.layout.convert import MeshShapeLike
 from mtf_hetero.layouts.filters import alternate
 from mtf_hetero.layouts.rules import Rules, require_units
+from mtf_hetero.ops.pool import ForwardPool
+from mtf_hetero.ops.traits import find_images, find_traits
 
 BATCH_AXES = ("batch", "data")  # a mesh axis with such a name splits the batch
 LEAST_VALUES = 2048  # per channel, of all examples: for fewer, an exchange costs more time than it saves
@@ -211,8 +212,9 @@ class _Names:
 
 def _windows(op: mtf.Operation) -> Iterator[tuple[str, int, int]]:
     """Yield name and extent of each dimension over which windows of an operation pass, and the windows' size."""
-    if isinstance(op, ForwardConvolution | ForwardPool):
-        for dim, size in zip(spatial_dimensions(op, op.inputs[0]), window_sizes(op), strict=True):
+    images = find_images(op)
+    if images is not None and (find_traits(op).is_layer or isinstance(op, ForwardPool)):
+        for dim, size in zip(images.space(op.inputs[0]), images.sizes, strict=True):
             yield dim.name, dim.size, size
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import mtf_hetero.layers
 from mtf_hetero import mtf, tf
-from mtf_hetero.layers.normalization import accumulator_dtype
+from mtf_hetero.ops.moments import accumulator_dtype
 
 Activation = Callable[[mtf.Tensor], mtf.Tensor]
 Normaliser = Callable[..., mtf.Tensor]

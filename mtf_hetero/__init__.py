@@ -84,6 +84,8 @@ _MOVED = {  # name before: name now
     "mtf_hetero.estimator.load": "mtf_hetero.training.load",
     "mtf_hetero.estimator.rebalance_hook": "mtf_hetero.training.rebalancing",
     "mtf_hetero.hooks": "mtf_hetero.estimator.hooks",
+    "mtf_hetero.lowering.backend": "mtf_hetero.ops.backend",
+    "mtf_hetero.lowering.registry": "mtf_hetero.ops.registry",
     "mtf_hetero.memory": "mtf_hetero.cost.memory",
     "mtf_hetero.mesh_impl": "mtf_hetero.mesh.mesh_impl",
     "mtf_hetero.partition": "mtf_hetero.layout.partition",

@@ -14,10 +14,10 @@ from mtf_hetero import Layout, UnevenMeshImpl, mtf, tf
 from mtf_hetero.cli.train import program
 from mtf_hetero.cost import trace
 from mtf_hetero.data import laid_out_volumes, load_volumes
-from mtf_hetero.graph.operations import AnyConvolution, AnyPool
 from mtf_hetero.layouts import LAYOUTS
 from mtf_hetero.mesh import traffic
 from mtf_hetero.models import MODELS, cosmoflow, layers
+from mtf_hetero.ops.traits import find_images
 
 NAMES = ("batch", *layers.VOLUME, "channels")
 CHANNELS = 4
@@ -215,7 +215,7 @@ def _halo_test(step: Step) -> Callable[[traffic.Send], bool]:
     graph_operations = step.built.graph.operations
     volumes = next(op for op in graph_operations if isinstance(op, mtf.ImportLaidOutTensorOperation)).outputs[0]
     batch_size = volumes.shape.dims[0].size
-    windowed = {op.name for op in graph_operations if isinstance(op, AnyConvolution | AnyPool)}
+    windowed = {op.name for op in graph_operations if find_images(op)}
 
     def is_halo(send: traffic.Send) -> bool:
         return send.consumer in windowed and len(send.shape) == len(NAMES) and send.shape[0] == batch_size

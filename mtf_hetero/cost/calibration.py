@@ -72,56 +72,39 @@ def calibrate(
     build: Callable[[], mtf.Graph],
     cluster: Cluster,
     *,
+    figure: Figure | None = None,
     done: Callable[[str], object] = lambda what: None,
 ) -> Machines:
-    """Measure the devices of a cluster on a program, thoroughly.
+    """Measure the devices of a cluster on a program.
 
     Args:
       build: builds a training step in TensorFlow's default graph, a new one each time, and returns its mtf.Graph.
       cluster: the devices, each hardware of its own.
+      figure: the first figure, for which a few seconds are enough: fewer steps are measured, of parts by its rates.
+        Typical figures stand in for links, messages and granules that could not be measured within the time limit.
+        None: the devices are measured thoroughly.
       done: called with each part that is done.
 
     Raises:
       ValueError: the graph assigns no variable.
-    """
-    seconds = THOROUGH.trace_seconds
-    rated = _rated(build, cluster, THOROUGH, done)
-    fastest = max(rated, key=lambda device: rated[device][0])
-    alone = Trial(build, ALONE, [fastest], cluster) if len(rated) > 1 else contextlib.nullcontext()
-    with alone as trial:
-        steps = _traced(trial.run_traced, seconds) if trial else []
-        links = _links(cluster, THOROUGH, done)
-        machines = _machines(cluster, rated, THOROUGH, done)
-        if trial:
-            steps += _traced(trial.run_traced, seconds)  # once more, some time later: machines are shared, and noisy
-            measured = rates.typical_seconds([rates.own_events(trial, events, 0) for events in steps])
-            machines = _with_alone_factor(machines, cluster, fastest, trial.graph, measured)
-            done("alone")
-    return _join(machines, links, _empty_step(cluster))
-
-
-def calibrate_quickly(
-    build: Callable[[], mtf.Graph],
-    cluster: Cluster,
-    figure: Figure,
-    *,
-    done: Callable[[str], object] = lambda what: None,
-) -> Machines:
-    """Measure the devices as `calibrate` does, in a few seconds: fewer steps, of parts by the first figure.
-
-    Typical figures stand in for links, messages and granules that could not be measured within the time limit.
-
-    Raises:
       deadline.OutOfTimeError: no operation could be measured within the time limit.
     """
-    rated = _rated(build, cluster, LIGHT, done, figure.rates)
-    links = _links(cluster, LIGHT, done)
-    step_seconds = _empty_step(cluster)
-    machines = _machines(cluster, rated, LIGHT, done)
-    with tf.Graph().as_default():
-        measured = figure.step_seconds - step_seconds
-        machines = _with_alone_factor(machines, cluster, figure.fastest, build(), measured)
-    done("alone")
+    effort = THOROUGH if figure is None else LIGHT
+    rated = _rated(build, cluster, effort, done, None if figure is None else figure.rates)
+    fastest = max(rated, key=lambda device: rated[device][0]) if figure is None else figure.fastest
+    is_traced = figure is None and len(rated) > 1
+    with Trial(build, ALONE, [fastest], cluster) if is_traced else contextlib.nullcontext() as trial:
+        steps = _traced(trial.run_traced, effort.trace_seconds) if trial else []
+        links, step_seconds = _links(cluster, effort, done), _empty_step(cluster)
+        machines = _machines(cluster, rated, effort, done)
+        if trial:
+            steps += _traced(trial.run_traced, effort.trace_seconds)  # some time later: machines are shared, and noisy
+    if len(rated) > 1:
+        alone = [rates.own_events(trial, events, 0) for events in steps] if trial else []
+        measured = rates.typical_seconds(alone) if figure is None else figure.step_seconds - step_seconds
+        with tf.Graph().as_default():
+            machines = _with_alone_factor(machines, cluster, fastest, trial.graph if trial else build(), measured)
+        done("alone")
     return _join(machines, links, step_seconds)
 
 

@@ -14,7 +14,7 @@ from mtf_hetero.cost.machines import Machine
 from mtf_hetero.cost.trial import Trial
 from mtf_hetero.graph import live_operations
 from mtf_hetero.graph.identity import operation_key
-from mtf_hetero.graph.operations import is_contraction
+from mtf_hetero.ops.traits import is_contraction
 
 OPERATION_SECONDS = 5e-6  # to start a kernel that does nothing
 DEFAULT_RATE = 1e10  # where no operation of a kind was seen

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from mtf_hetero._compat import mtf
 from mtf_hetero.cost.machines import Machines
 from mtf_hetero.cost.transfers import Transfer
-from mtf_hetero.graph.operations import is_contraction, leaves_sums
 from mtf_hetero.mesh.traffic import BUCKET_BYTES
+from mtf_hetero.ops.traits import find_traits, is_contraction
 
 _SHORT = 1e-3  # of a step: waiting that a picture does not show
 
@@ -199,7 +199,7 @@ class Simulation:
         """Send the messages of an operation; return when each device has its outputs."""
         arrivals = list(ends)
         for transfer in sent:
-            ready = (ends if leaves_sums(op) else begins)[transfer.source]
+            ready = (ends if find_traits(op).leaves_sums else begins)[transfer.source]
             if op not in self._awaited and transfer.bytes / transfer.messages <= BUCKET_BYTES:
                 clocks.send_together(transfer, ready)
             else:

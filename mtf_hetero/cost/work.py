@@ -8,11 +8,10 @@ work. A function of slices knows its own.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from mtf_hetero import layers
 from mtf_hetero._compat import mtf
-from mtf_hetero.graph.operations import is_contraction, multiplied_dims, packed_dim
-from mtf_hetero.layers.slices import FUNCTIONS, Work
 from mtf_hetero.layout import Layout
+from mtf_hetero.ops.functions import FUNCTIONS, OnceOperation, Work
+from mtf_hetero.ops.traits import find_traits, packed_dim
 
 _IDLE = (
     mtf.Variable,
@@ -24,7 +23,7 @@ _IDLE = (
     mtf.ScalarSummaryOperation,
     mtf.StopGradient,
     mtf.CustomGradientOperation,
-    layers.OnceOperation,  # the process that trains draws
+    OnceOperation,  # the process that trains draws
 )
 
 
@@ -39,9 +38,9 @@ def of_processors(op: mtf.Operation, layout: Layout) -> list[tuple[int, int]]:
         return [(0, 0)] * layout.size
     if isinstance(op, FUNCTIONS):
         return _of_function(op, op.function.work, layout)
-    tensors = [*op.inputs, *op.outputs]
-    boxes = [tensor.shape.dims for tensor in tensors] + ([multiplied_dims(op)] if is_contraction(op) else [])
-    item_bytes = _item_bytes(op, tensors)
+    tensors, traits = [*op.inputs, *op.outputs], find_traits(op)
+    boxes = [tensor.shape.dims for tensor in tensors] + ([] if traits.multiplied is None else [traits.multiplied(op)])
+    item_bytes = [tensor.dtype.size for tensor in tensors] if traits.item_bytes is None else traits.item_bytes(op)
     known: dict[tuple, tuple[int, int]] = {}
     amounts = []
     for shapes in zip(*map(layout.slice_shapes, boxes), strict=True):
@@ -61,15 +60,6 @@ def _of_function(op: mtf.Operation, work: Work, layout: Layout) -> list[tuple[in
     slices = zip(*(layout.slice_shapes(y.shape) for y in op.outputs), strict=True)
     is_idle = [all(0 in shape for shape in shapes) for shapes in slices]
     return [(0, 0) if idle else (round(f), round(b)) for (f, b), idle in zip(amounts, is_idle, strict=True)]
-
-
-def _item_bytes(op: mtf.Operation, tensors: Sequence[mtf.Tensor]) -> list[int]:
-    """Return the bytes per element of each tensor: a lookup reads as much of its table as it writes."""
-    sizes = [tensor.dtype.size for tensor in tensors]
-    if isinstance(op, layers.LookupOperation):
-        (table, ids, output) = sizes
-        return [0, ids, table + output]
-    return sizes
 
 
 def _amount(shapes: Sequence[tuple[int, ...]], item_bytes: Sequence[int]) -> tuple[int, int]:

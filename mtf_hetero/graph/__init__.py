@@ -1,8 +1,8 @@
 """One reading of an mtf graph: its operations, its layers, and the names of its dimensions.
 
-`walk` yields operations, `operations` has their families and roles, `layers` and `roles` the layers that they make up,
-`names` the dimensions, `units` what is priced together, `merging` what TensorFlow does with one operation, `identity`
-a key of what an operation computes.
+`walk` yields operations, `layers` and `roles` have the layers that they make up, `names` the dimensions, `units` what
+is priced together, `merging` what TensorFlow does with one operation, `identity` a key of what an operation computes.
+The facts on classes of operations are in `mtf_hetero.ops.traits`.
 
 Example:
   >>> operations = live_operations(graph)  # of a training step: lookups, products, gradients, updates

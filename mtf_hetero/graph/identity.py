@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from mtf_hetero._compat import mtf, tf
-from mtf_hetero.graph.operations import is_contraction
-from mtf_hetero.layers.slices import FUNCTIONS
+from mtf_hetero.ops.functions import FUNCTIONS
+from mtf_hetero.ops.traits import is_contraction
 
 # What these define by name is of one version as long as measurements are kept
 _LIBRARIES = sys.stdlib_module_names | {"mesh_tensorflow", "mtf_hetero", "numpy", "tensorflow"}

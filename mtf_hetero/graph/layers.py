@@ -5,11 +5,9 @@ import dataclasses
 from collections.abc import Collection, Iterable, Sequence
 
 from mtf_hetero._compat import mtf
-from mtf_hetero.graph.operations import LOOKUPS, ForwardConvolution, is_contraction
 from mtf_hetero.graph.walk import underlying_variable
-from mtf_hetero.layers import LookupOperation
+from mtf_hetero.ops.traits import find_traits
 
-_LAYERS = ForwardConvolution | mtf.EinsumOperation | LookupOperation
 # These have no part in the time of a step, and belong to no layer.
 _RESIDENT = (mtf.Variable, mtf.ReadVariable, mtf.ImportOperation, mtf.ImportLaidOutTensorOperation, mtf.Assign)
 
@@ -37,7 +35,7 @@ class Layer:
     @property
     def is_convolution(self) -> bool:
         """Return whether it is a convolution, and not a dense layer."""
-        return isinstance(self.operation, ForwardConvolution)
+        return find_traits(self.operation).images is not None
 
 
 def list_layers(graph: mtf.Graph) -> list[Layer]:
@@ -45,7 +43,7 @@ def list_layers(graph: mtf.Graph) -> list[Layer]:
     result = []
     trainable, used = set(graph.trainable_variables), set()
     for op in graph.operations:
-        kernels = list_kernels(op, trainable) if isinstance(op, _LAYERS) and len(op.inputs) == 2 else []
+        kernels = list_kernels(op, trainable) if find_traits(op).is_layer and len(op.inputs) == 2 else []
         if len(kernels) != 1 or kernels[0][1] in used:
             continue
         kernel, variable = kernels[0]
@@ -70,7 +68,7 @@ def list_kernels(
 
 
 def _layer(op: mtf.Operation, x: mtf.Tensor, kernel: mtf.Tensor) -> Layer | None:
-    y, is_lookup = op.outputs[0].shape.dims, isinstance(op, LookupOperation)
+    y, is_lookup = op.outputs[0].shape.dims, find_traits(op).rows is not None
     inputs = [dim for dim in kernel.shape.dims if (is_lookup or dim in x.shape.dims) and dim not in y]
     outputs = [dim for dim in kernel.shape.dims if dim in y and dim not in x.shape.dims]
     if not inputs or not outputs:
@@ -93,8 +91,8 @@ def assign_layers(operations: Sequence[mtf.Operation], trainable: Sequence[mtf.V
     for op in operations:
         if isinstance(op, _RESIDENT):
             continue
-        has_kernel = is_contraction(op) or isinstance(op, LOOKUPS)
-        kernel = _kernel(op, trainable_set, contracted) if has_kernel else None
+        traits = find_traits(op)
+        kernel = _kernel(op, trainable_set, contracted) if traits.multiplied or traits.rows else None
         if kernel is not None:
             owner[op] = last = _layer_name(kernel)
             continue

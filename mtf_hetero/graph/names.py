@@ -5,10 +5,9 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping
 
 from mtf_hetero._compat import mtf
-from mtf_hetero.graph.operations import AnyConvolution, AnyPool, image_inputs, spatial_dimensions
 from mtf_hetero.graph.walk import within
-from mtf_hetero.layers.lookups import split_shapes
 from mtf_hetero.layout.blocks import aligned
+from mtf_hetero.ops.traits import find_images, find_traits
 
 
 def dimension_names(op: mtf.Operation) -> set[str]:
@@ -52,17 +51,20 @@ def extents(operations: Iterable[mtf.Operation]) -> dict[str, set[int]]:
 
 def spaces(op: mtf.Operation) -> list[list[str]]:
     """Return the names of the dimensions over which windows pass, of each image of a convolution or pool."""
-    if not isinstance(op, AnyConvolution | AnyPool):
+    images = find_images(op)
+    if images is None:
         return []
-    return [[dim.name for dim in spatial_dimensions(op, image)] for image in image_inputs(op)]
+    return [[dim.name for dim in images.space(image)] for image in (images.large, images.small)]
 
 
 def conflicts(operations: Iterable[mtf.Operation]) -> Mapping[str, set[str]]:
     """Map each name to those that share a tensor or a lookup with it: they cannot be split over its mesh axis."""
     found: dict[str, set[str]] = collections.defaultdict(set)
     for op in within(operations):
-        for shape in split_shapes(op):
-            for one, other in itertools.permutations(shape.dimension_names, 2):
+        rows = find_traits(op).rows  # no tensor shows that the rows and the ids cannot be split over one axis
+        for y in op.outputs:
+            names = {*y.shape.dimension_names, *([] if rows is None else [rows(op).name])}
+            for one, other in itertools.permutations(names, 2):
                 found[one].add(other)
     return found
 

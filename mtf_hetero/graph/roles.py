@@ -5,8 +5,7 @@ from typing import TypeAlias
 
 from mtf_hetero._compat import mtf
 from mtf_hetero.graph.layers import list_kernels
-from mtf_hetero.graph.operations import AnyConvolution, is_contraction, spatial_dimensions
-from mtf_hetero.layers import LookupOperation
+from mtf_hetero.ops.traits import find_traits
 
 BATCH, OUTPUTS, INPUTS, SPACE = KINDS = ("batch", "outputs", "inputs", "space")
 OTHER = "other"  # of a layer without a product
@@ -27,7 +26,8 @@ def products(operations: Iterable[mtf.Operation], owners: Mapping[mtf.Operation,
     found: dict[str, Product] = {}
     for op in operations:
         layer = owners.get(op)
-        if layer is None or layer in found or not (is_contraction(op) or isinstance(op, LookupOperation)):
+        traits = find_traits(op)
+        if layer is None or layer in found or not (traits.is_layer or traits.multiplied):
             continue
         kernels = list_kernels(op)
         if len(kernels) == 1:
@@ -52,9 +52,10 @@ def _kinds(op: mtf.Operation, kernel: mtf.Tensor) -> dict[str, str]:
     names = list(dict.fromkeys(name for x in (*op.inputs, *op.outputs) for name in x.shape.dimension_names))
     weights, (out,) = set(kernel.shape.dimension_names), op.outputs
     arriving = {name for x in op.inputs if x is not kernel for name in x.shape.dimension_names}
-    if isinstance(op, LookupOperation):  # it sums over the rows, as a product with a one-hot tensor does
-        arriving.add(op.rows.name)
-    space = {dim.name for dim in spatial_dimensions(op, out)} if isinstance(op, AnyConvolution) else ()
+    traits = find_traits(op)
+    if traits.rows is not None:
+        arriving.add(traits.rows(op).name)
+    space = () if traits.images is None else {dim.name for dim in traits.images(op).space(out)}
     kinds = {}
     for name in names:
         if name in space:

@@ -5,9 +5,8 @@ from collections.abc import Container, Sequence
 
 from mtf_hetero._compat import mtf
 from mtf_hetero.graph.identity import group_key
-from mtf_hetero.graph.operations import is_contraction
 from mtf_hetero.graph.walk import readers
-from mtf_hetero.layers import LookupOperation
+from mtf_hetero.ops.traits import find_traits
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -39,8 +38,8 @@ def group_units(operations: Sequence[mtf.Operation], splittable: Container[str])
             continue
         group = [op]
         after = read_by.get(op.outputs[0], [])
-        is_product = is_contraction(op) or isinstance(op, LookupOperation)
-        if is_product and after and all(isinstance(o, mtf.ReshapeOperation) for o in after):
+        traits = find_traits(op)
+        if (traits.is_layer or traits.multiplied) and after and all(isinstance(o, mtf.ReshapeOperation) for o in after):
             group += after
         taken |= set(group)
         tensors = [tensor for o in group for tensor in (*_read(o), *o.outputs)]

@@ -22,7 +22,8 @@ from mtf_hetero.layers import (
     PoolGradientOperation,
     PoolOperation,
 )
-from mtf_hetero.layers.geometry import Windows, same_padding
+from mtf_hetero.ops.pooling import PoolWindows
+from mtf_hetero.ops.windows import same_padding
 
 
 class _Images:
@@ -125,14 +126,14 @@ def _grouped(op: Operation, large: Given, small: Given, kernel: Given, result: _
 # --- pools
 
 
-def _windows(op: Operation, large: Value, small: Value) -> Windows:
+def _windows(op: Operation, large: Value, small: Value) -> PoolWindows:
     """Return the windows of a pool, or of a gradient of one."""
     extents, counts = large.shape[1:-1], small.shape[1:-1]
     sizes, strides = (tuple(op.attr(name)[1:-1]) for name in ("ksize", "strides"))
     is_same = op.attr("padding") == "SAME"
     before = [same_padding(n, k, s)[0] if is_same else 0 for n, k, s in zip(extents, sizes, strides, strict=True)]
     kind = "max" if op.type.startswith("Max") else "avg"
-    return Windows(kind, extents, sizes, strides, tuple(before), counts, counts_padding=False)
+    return PoolWindows(extents, sizes, strides, tuple(before), counts, kind, counts_padding=False)
 
 
 def _pool_axes(images: _Images, channels: int) -> tuple[Axes, Axes]:

@@ -11,7 +11,7 @@ from mtf_hetero._support import facts
 from mtf_hetero.importer import table
 from mtf_hetero.importer.emitter import Axes
 from mtf_hetero.importer.program import Operation, Value
-from mtf_hetero.layers.slices import Work
+from mtf_hetero.ops.functions import Work
 
 
 def product_flops(op: Operation) -> int | None:

@@ -10,26 +10,28 @@ Example:
   >>> updates = batch_norm_updates(images.graph)  # run them with each training step
 """
 
-from mtf_hetero.layers.convolutions import depthwise_conv2d, grouped_conv2d, separable_conv2d
-from mtf_hetero.layers.grouped_conv import (
+from mtf_hetero.ops.functions import DrawOperation, Function, FunctionOperation, OnceOperation, PartialSumOperation
+from mtf_hetero.ops.grouped_conv import (
     GroupedConv2dOperation,
     GroupedConvInputGradient,
     GroupedConvKernelGradient,
+    depthwise_conv2d,
+    grouped_conv2d,
+    separable_conv2d,
 )
-from mtf_hetero.layers.layers import batch_norm, batch_norm_updates, dilate, pool, update_average
-from mtf_hetero.layers.lookups import LookupGradientOperation, LookupOperation, lookup
-from mtf_hetero.layers.normalization import BatchNormGradientOperation, BatchNormOperation, MomentsOperation
-from mtf_hetero.layers.pooling import PoolGradientOperation, PoolOperation
-from mtf_hetero.layers.rounds import AfterOperation, CutOperation, PlaceOperation, in_rounds
-from mtf_hetero.layers.shuffling import DepthToSpaceOperation, SpaceToDepthOperation, depth_to_space, space_to_depth
-from mtf_hetero.layers.slices import (
-    DrawOperation,
-    Function,
-    FunctionOperation,
-    OnceOperation,
-    PartialSumOperation,
+from mtf_hetero.ops.lookup import LookupGradientOperation, LookupOperation, lookup
+from mtf_hetero.ops.norm import (
+    BatchNormGradientOperation,
+    BatchNormOperation,
+    MomentsOperation,
+    batch_norm,
+    batch_norm_updates,
+    update_average,
 )
-from mtf_hetero.layers.upsampling import upsample
+from mtf_hetero.ops.pool import PoolGradientOperation, PoolOperation, pool
+from mtf_hetero.ops.rounds import AfterOperation, CutOperation, PlaceOperation, in_rounds
+from mtf_hetero.ops.shuffle import DepthToSpaceOperation, SpaceToDepthOperation, depth_to_space, space_to_depth
+from mtf_hetero.ops.upsample import dilate, upsample
 
 __all__ = [
     "AfterOperation",

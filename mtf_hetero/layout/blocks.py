@@ -15,6 +15,7 @@ from typing import NamedTuple
 from mtf_hetero.layout.layout import Dim, Layout
 
 Interval = tuple[int, int]
+Box = list[Interval]  # (begin, end) per dimension
 
 
 class Piece(NamedTuple):
@@ -123,7 +124,7 @@ def _cover(flat: Interval, sizes: Sequence[int]) -> tuple[Interval, ...]:
       ((1, 2), (1, 3))
     """
     first, last = flat[0], flat[1] - 1
-    box: list[Interval] = []
+    box: Box = []
     is_full = False
     inner = math.prod(sizes)
     for size in sizes:
@@ -146,7 +147,7 @@ def is_empty(box: Sequence[Interval]) -> bool:
     return any(begin >= end for begin, end in box)
 
 
-def slice_box(layout: Layout, shape: Sequence[Dim], pnum: int) -> list[Interval]:
+def slice_box(layout: Layout, shape: Sequence[Dim], pnum: int) -> Box:
     """Return the slice of processor `pnum`, as (begin, end) per dimension."""
     return [(begin, begin + size) for begin, size in layout.slices(shape, pnum)]
 
@@ -207,7 +208,7 @@ def plan_move(layout: Layout, old_shape: Sequence[Dim], new_shape: Sequence[Dim]
     cuts = math.prod(_sizes(target)) < math.prod(layout.slice_shape(old_shape, pnum))
     if is_empty(target):
         return Move((), (), (((), (), _sizes(target)),), cuts)
-    need: list[Interval] = []  # box of old coordinates to bring together
+    need: Box = []  # box of old coordinates to bring together
     flat_shape, flat_begin, flat_size, new_cover = [], [], [], []
     for old, new in group_dims(old_sizes, new_sizes):
         old_group, new_group = [old_sizes[i] for i in old], [new_sizes[j] for j in new]
@@ -275,7 +276,7 @@ def plan_windows(
     return [None if box is None else plan_window(layout, shape, box, pnum) for pnum, box in enumerate(boxes)]
 
 
-def place(layout: Layout, shape: Sequence[Dim], piece: Piece) -> list[Interval]:
+def place(layout: Layout, shape: Sequence[Dim], piece: Piece) -> Box:
     """Return the box of a tensor that a piece of one of its slices is."""
     begins = piece.place or map(sum, zip(layout.slice_begin(shape, piece.source), piece.begin, strict=True))
     return [(begin, begin + size) for begin, size in zip(begins, piece.size, strict=True)]

@@ -1,4 +1,4 @@
-"""Lowering of an mtf graph whose slices need not be equal: `Lowering`, and a rule per operation that needs one.
+"""Lowering of an mtf graph whose slices need not be equal: `Lowering`, and what only TensorFlow can carry out.
 
 Example:
   >>> lowering = Lowering(graph, {mesh: mesh_impl})  # as mtf.Lowering, with an UnevenMeshImpl
@@ -6,22 +6,7 @@ Example:
   >>> loss_value, _ = session.run([lowering.export_to_tf_tensor(loss), train])
 """
 
-# Importing these modules registers their rules
-from mtf_hetero.lowering import (  # noqa: F401
-    batch_norm,
-    conv,
-    draws,
-    local,
-    lookup,
-    loop,
-    pool,
-    reshape,
-    rounds,
-    shuffle,
-    slices,
-    sums,
-    windows,
-)
+from mtf_hetero.lowering import draws, local, loop  # noqa: F401 - they register their rules
 from mtf_hetero.lowering.lowering import Lowering
 
 __all__ = ["Lowering"]

@@ -12,7 +12,9 @@ from zlib import crc32
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support import facts
 from mtf_hetero.lowering.lowering import Lowering
-from mtf_hetero.lowering.registry import register_lowering
+from mtf_hetero.mesh.tensors import LaidOutTensor
+from mtf_hetero.ops.functions import OnceOperation, require_splittable
+from mtf_hetero.ops.registry import register_lowering
 
 if TYPE_CHECKING:
     from mtf_hetero._compat import ControlFlowContext
@@ -23,6 +25,16 @@ _DRAWING = (*facts.PYTHON, "Rng", "Stateful")  # how the names of other operatio
 
 def _operation_seed(op: mtf.Operation) -> int | None:
     return None if tf.get_default_graph().seed is None else crc32(op.name.encode()) & 0x7FFFFFFF
+
+
+@register_lowering(OnceOperation)
+def lower_once(op: OnceOperation, lowering: Lowering) -> None:
+    """Draw all numbers in the process that trains."""
+    require_splittable(op, lowering.uneven(op).layout, "the state of random numbers")
+    (output,) = op.outputs
+    with tf.device("/cpu:0"):
+        tensor = op.function.apply(*[lowering.export_to_tf_tensor(x) for x in op.inputs])
+    lowering.set_tensor_lowering(output, LaidOutTensor(lowering.uneven(op).make_slices(tensor, output.shape)))
 
 
 @register_lowering(mtf.RandomOperation)

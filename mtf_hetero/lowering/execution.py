@@ -7,11 +7,11 @@ from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support.alike import Processor, call_each, is_cpu
 from mtf_hetero._support.ops import concat, identity, zeros
 from mtf_hetero.layout import CannotSplitError, UnevenShapeError, blocks
-from mtf_hetero.layout.blocks import Interval, Move
-from mtf_hetero.lowering.backend import BackendOf, Function, KindOf, Like, SumOf
+from mtf_hetero.layout.blocks import Box, Interval, Move
 from mtf_hetero.mesh import collectives
 from mtf_hetero.mesh.mesh_impl import UnevenMeshImpl
 from mtf_hetero.mesh.tensors import LaidOutTensor, LazySum, Slices
+from mtf_hetero.ops.backend import BackendOf, Function, KindOf, Like, SumOf
 
 Tensors = list[tf.Tensor]  # one per processor
 
@@ -140,7 +140,7 @@ class Execution(BackendOf[tf.Tensor]):
 
     def halos(
         self, tensor: mtf.Tensor, box_of: Callable[[int], Sequence[Interval]]
-    ) -> list[list[tuple[list[Interval], tf.Tensor]]]:
+    ) -> list[list[tuple[Box, tf.Tensor]]]:
         dims, slices = tensor.shape.dims, self.slices(tensor)
         windows = [blocks.plan_window(self.layout, dims, box_of(pnum), pnum) for pnum in self.processors]
         received = collectives.receive(

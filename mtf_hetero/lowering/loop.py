@@ -6,8 +6,8 @@ from mtf_hetero._compat import mtf, tf
 from mtf_hetero.graph import within
 from mtf_hetero.lowering.draws import draw_keys, next_turn
 from mtf_hetero.lowering.lowering import Lowering
-from mtf_hetero.lowering.registry import register_lowering
 from mtf_hetero.mesh.tensors import LaidOutTensor, LazySum
+from mtf_hetero.ops.registry import register_lowering
 
 
 def _lower_all(operations: Iterable[mtf.Operation], lowering: Lowering) -> None:

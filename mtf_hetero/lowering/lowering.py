@@ -14,12 +14,13 @@ from mtf_hetero.cluster.local_session import expect_devices
 from mtf_hetero.graph import merging, within
 from mtf_hetero.graph.names import dimension_sizes
 from mtf_hetero.layout import Layout
-from mtf_hetero.lowering import names, native, registry
+from mtf_hetero.lowering import names, native
 from mtf_hetero.lowering.execution import Execution, mtf_lower
-from mtf_hetero.lowering.halo import opaque
 from mtf_hetero.mesh.mesh_impl import UnevenMeshImpl
 from mtf_hetero.mesh.tensors import LaidOutTensor, Slices
 from mtf_hetero.mesh.variables import LaidOutVariable
+from mtf_hetero.ops import registry
+from mtf_hetero.ops.halo import opaque
 
 
 def _find_lowering(op: mtf.Operation) -> registry.Rule[Any, "Lowering"]:

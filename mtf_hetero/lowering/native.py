@@ -4,8 +4,8 @@ import functools
 
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero.graph.merging import Gradient
-from mtf_hetero.lowering.backend import Backend
-from mtf_hetero.lowering.registry import Rule
+from mtf_hetero.ops.backend import Backend
+from mtf_hetero.ops.registry import Rule
 
 
 def _differentiate_relu(dy: tf.Tensor, features: tf.Tensor) -> tf.Tensor:

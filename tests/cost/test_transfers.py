@@ -24,13 +24,13 @@ from training_steps import training
 from mtf_hetero import Layout, Lowering, UnevenMeshImpl, layers, mtf, tf
 from mtf_hetero.cost.transfers import Transfer, of_step
 from mtf_hetero.cost.transfers.sketch import Sketch
-from mtf_hetero.layers.slices import Function
-from mtf_hetero.lowering.backend import BackendOf
 from mtf_hetero.lowering.choice import ChoiceOperation, ListOperation, LoopOperation
 from mtf_hetero.lowering.execution import Execution
-from mtf_hetero.lowering.registry import COUNTINGS
 from mtf_hetero.mesh import collectives, traffic
 from mtf_hetero.mesh.tensors import LaidOutTensor
+from mtf_hetero.ops.backend import BackendOf
+from mtf_hetero.ops.functions import Function
+from mtf_hetero.ops.registry import COUNTINGS
 
 WORKERS = [f"/job:worker/task:{i}/device:CPU:0" for i in range(9)]
 

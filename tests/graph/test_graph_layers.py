@@ -4,7 +4,7 @@ import pytest
 
 from mtf_hetero import layers, mtf, tf
 from mtf_hetero.graph import assign_layers, list_layers, live_operations, roles
-from mtf_hetero.graph.operations import AnyConvolution, convolution_roles, multiplied_dims, spatial_dimensions
+from mtf_hetero.ops.traits import find_images, is_contraction, multiplied_dims
 
 pytestmark = pytest.mark.usefixtures("own_graph")
 SHAPE = mtf.Shape([mtf.Dimension(n, s) for n, s in (("batch", 4), ("h", 6), ("w", 5), ("c", 3))])
@@ -25,7 +25,7 @@ def graph():
 def test_a_depthwise_convolution_is_a_layer_of_a_plan(graph):
     operations = live_operations(graph)
     owners = assign_layers(operations, graph.trainable_variables)
-    convolutions = [op for op in operations if isinstance(op, AnyConvolution)]
+    convolutions = [op for op in operations if is_contraction(op) and find_images(op)]
     assert [owners[op] for op in convolutions[:2]] == ["first", "second"]
     assert {owners[op] for op in convolutions} == {"first", "second"}
     kinds = roles.products(operations, owners)["second"][1]
@@ -38,12 +38,13 @@ def test_recipes_split_no_depthwise_convolution(graph):
 
 
 def test_each_gradient_multiplies_as_much_as_its_convolution(graph):
-    convolutions = [op for op in live_operations(graph) if isinstance(op, AnyConvolution)]
+    convolutions = [op for op in live_operations(graph) if is_contraction(op) and find_images(op)]
     assert len(convolutions) == 5  # the images have no gradient
     for op in convolutions:
-        found = convolution_roles(op)
-        assert {found.image, found.other} == set(op.inputs) and found.output is op.outputs[0]
-        assert {found.large, found.small, found.kernel} == {*op.inputs, *op.outputs}
-        assert [dim.name for dim in spatial_dimensions(op, found.large)] == ["h", "w"]
+        images = find_images(op)
+        assert [dim.name for dim in images.space(images.large)] == ["h", "w"]
+        assert [dim.size for dim in images.space(images.small)] == [6, 5]
+        (kernel,) = {*op.inputs, *op.outputs} - {images.large, images.small}
+        assert kernel.shape.to_integer_list[:2] == images.sizes == [3, 3]
     sizes = [mtf.Shape(multiplied_dims(op)).size for op in convolutions]
     assert sorted(sizes) == [4 * 6 * 5 * 9 * 8] * 3 + [4 * 6 * 5 * 9 * 3 * 8] * 2

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mtf_hetero import mtf, tf
-from mtf_hetero.lowering import matrices
+from mtf_hetero.ops import matrices
 
 SIZES = dict(zip("abcdef", (2, 3, 5, 4, 1, 6), strict=True))
 

@@ -19,8 +19,8 @@ from mtf_hetero.cost.machines import Machine, Machines
 from mtf_hetero.cost.trial import Trial
 from mtf_hetero.graph import live_operations
 from mtf_hetero.graph.identity import operation_key
-from mtf_hetero.graph.operations import is_contraction
 from mtf_hetero.models.registry import MODELS
+from mtf_hetero.ops.traits import is_contraction
 from mtf_hetero.planner import auto, fitting, trying
 from mtf_hetero.planner.plan import Plan
 from mtf_hetero.planner.search import NoAssignmentError
@@ -270,8 +270,7 @@ def test_measured_planned_and_tried(workers, quick, tmp_path, monkeypatch):
         speeds = calibration.speeds(build(), machines)
     assert len(speeds) == 2 and statistics.fmean(speeds) > 0 and np.isfinite(speeds).all()
 
-    for name in ("calibrate", "calibrate_quickly"):
-        monkeypatch.setattr(calibration, name, lambda *args, **kwargs: pytest.fail("all of it is known"))
+    monkeypatch.setattr(calibration, "calibrate", lambda *args, **kwargs: pytest.fail("all of it is known"))
     again = auto.choose(build, cluster, {"batch": batch}, cache_dir=tmp_path)
     assert again.machines == machines
     (path,) = tmp_path.iterdir()
@@ -282,7 +281,7 @@ def test_measured_planned_and_tried(workers, quick, tmp_path, monkeypatch):
         busy.setattr(auto, "busy_warning", lambda: "busy")
         again = auto.choose(build, cluster, {"batch": batch}, cache_dir=tmp_path)
         assert (again.machines, again.warning) == (machines, "busy")
-        busy.setattr(calibration, "calibrate_quickly", lambda *args, **kwargs: machines)
+        busy.setattr(calibration, "calibrate", lambda *args, **kwargs: machines)
         auto.choose(build, cluster, {"batch": batch}, cache_dir=tmp_path / "busy")
         assert not (tmp_path / "busy").exists()
     path.write_text("{")
@@ -293,7 +292,13 @@ def test_measured_planned_and_tried(workers, quick, tmp_path, monkeypatch):
 @pytest.mark.full
 @on_workers
 def test_measured_thoroughly(workers, quick, monkeypatch):
-    monkeypatch.setattr(calibration, "calibrate_quickly", lambda *args, **kwargs: pytest.fail("there is time"))
+    figures, calibrate = [], calibration.calibrate
+
+    def record(*args, figure, done):
+        figures.append(figure)
+        return calibrate(*args, figure=figure, done=done)
+
+    monkeypatch.setattr(calibration, "calibrate", record)
     cluster = dataclasses.replace(workers.cluster, devices=workers.cluster.devices[:2])
     choice = auto.choose(build, cluster, {"batch": batch}, seconds=600.0)
-    assert all(machine.factors for machine in choice.machines.devices)
+    assert all(machine.factors for machine in choice.machines.devices) and figures == [None]

@@ -29,8 +29,7 @@ def two(workers):
 
 @pytest.fixture
 def unmeasured(monkeypatch):
-    for name in ("calibrate", "calibrate_quickly"):
-        monkeypatch.setattr(calibration, name, lambda *args, **kwargs: pytest.fail("nothing is to be measured"))
+    monkeypatch.setattr(calibration, "calibrate", lambda *args, **kwargs: pytest.fail("nothing is to be measured"))
 
 
 class TestDeadline:
@@ -113,7 +112,7 @@ def test_where_there_is_no_time_to_measure_rates_are_estimated(two, monkeypatch)
     def slow(*args, **kwargs):
         raise OutOfTimeError
 
-    monkeypatch.setattr(calibration, "calibrate_quickly", slow)
+    monkeypatch.setattr(calibration, "calibrate", slow)
     monkeypatch.setattr(microbenchmarks, "HOPS", {1 << 10: 10, 1 << 20: 4, 1 << 23: 4})
     monkeypatch.setattr(trying, "_TURN_SECONDS", 0.01)
     chosen = auto.choose(build, two, {"batch": batch})
@@ -140,7 +139,7 @@ def test_what_does_not_fit_alone_is_divided_even_without_time(two):
 def test_of_two_devices_alone_the_faster_one_wins(two, monkeypatch):
     """Both devices are tried if the first figure and the measurement name different ones as the fastest."""
     slow, fast = Machine(two.devices[0], 1e9, 1e8), Machine(two.devices[1], 6e10, 1e10)
-    monkeypatch.setattr(calibration, "calibrate_quickly", lambda *args, **kwargs: Machines((slow, fast)))
+    monkeypatch.setattr(calibration, "calibrate", lambda *args, **kwargs: Machines((slow, fast)))
     monkeypatch.setattr(quick, "measure_rates", lambda cluster: dict(zip(two.devices, (2e10, 1e10), strict=True)))
     monkeypatch.setattr(
         auto,

@@ -10,23 +10,24 @@ import subprocess
 ROOT = pathlib.Path(__file__).parents[2]
 PACKAGES = ("mtf_hetero", "layouts", "models", "benchmarks", "examples", "tests")
 LINKS = {"layouts", "models"}  # folders of the top level that are parts of the package
+FACES = {"layers": "ops"}  # public name: the room whose functions users find under it
 ROOMS = {  # of mtf_hetero: room -> the rooms it may import, beside _compat, _support and itself
     "_compat": set(),
     "_support": set(),
     "layout": set(),
     "cluster": set(),
     "checkpoint": set(),
-    "layers": set(),
     "mesh": {"cluster", "layout"},
-    "graph": {"layers", "layout"},
-    "lowering": {"cluster", "graph", "layers", "layout", "mesh"},
-    "cost": {"cluster", "graph", "layers", "layout", "lowering", "mesh"},
+    "ops": {"layout", "mesh"},
+    "graph": {"layout", "ops"},
+    "lowering": {"cluster", "graph", "layout", "mesh", "ops"},
+    "cost": {"cluster", "graph", "layout", "lowering", "mesh", "ops"},
     "planner": {"cluster", "cost", "graph", "layout", "lowering", "mesh"},
     "placement": {"cluster", "cost", "graph", "layout", "layouts", "lowering", "planner"},
     "training": {"checkpoint", "cluster", "cost", "layout", "lowering", "mesh", "placement", "planner"},
     "estimator": {"checkpoint", "cluster", "mesh", "training"},
     "data": {"cluster", "layout"},
-    "importer": {"cluster", "cost", "data", "layers", "layout", "lowering", "mesh", "placement", "training"},
+    "importer": {"cluster", "cost", "data", "layout", "lowering", "mesh", "ops", "placement", "training"},
     "keras": {
         "checkpoint",
         "cluster",
@@ -34,8 +35,8 @@ ROOMS = {  # of mtf_hetero: room -> the rooms it may import, beside _compat, _su
         "data",
         "graph",
         "importer",
-        "layers",
         "mesh",
+        "ops",
         "placement",
         "planner",
         "training",
@@ -50,10 +51,10 @@ ROOMS = {  # of mtf_hetero: room -> the rooms it may import, beside _compat, _su
         "keras",
         "layout",
         "layouts",
-        "layers",
         "lowering",
         "mesh",
         "models",
+        "ops",
         "placement",
         "planner",
         "training",
@@ -116,8 +117,9 @@ def files_imported_by(name):
 
 
 def find_room(name):
-    """The room of "mtf_hetero.lowering.conv" is lowering; "" is the package's own file."""
-    return [*name.split("."), ""][1]
+    """The room of "mtf_hetero.lowering.loop" is lowering; "" is the package's own file."""
+    part = [*name.split("."), ""][1]
+    return FACES.get(part, part)
 
 
 def find_package(name):

@@ -22,9 +22,9 @@ PURE = {
     "estimator": "metrics_log progress_text",
     "graph": "identity",
     "importer": "naming",
-    "layers": "geometry",
     "layout": "blocks layout partition",
     "mesh": "collectives initial random_numbers",
+    "ops": "windows",
     "planner": "left_out outline refine search show space trying",
 }
 NAMES = {"Fraction": fractions.Fraction, "mtf": mtf}

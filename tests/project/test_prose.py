@@ -18,7 +18,6 @@ MOST_UNCLEAR_NAMES = {  # room -> functions that still have such a name; these n
     "cost": 2,
     "importer": 6,
     "layout": 2,
-    "lowering": 2,
     "mesh": 1,
 }
 MOST_WORDS = 30

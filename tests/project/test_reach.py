@@ -18,7 +18,7 @@ def paths(names):
             "_support/test_grouping",
         ),
         (
-            "mtf_hetero/lowering/conv.py",
+            "mtf_hetero/ops/conv.py",
             "lowering/test_operations keras/test_keras_fit",
             "layout/test_partition data/test_own",
         ),

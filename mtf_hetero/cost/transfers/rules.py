@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 from typing import Any
 
-from mtf_hetero import layers
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero.cost.transfers.sketch import Sketch
 from mtf_hetero.cost.transfers.values import CHIEF, Value
 from mtf_hetero.layout import CannotSplitError
 from mtf_hetero.lowering.choice import ChoiceOperation, ListOperation, LoopOperation
-from mtf_hetero.lowering.registry import COUNTINGS, Rule, count_by, slice_by_slice
-from mtf_hetero.lowering.registry import find_rule as find_rule
 from mtf_hetero.mesh import random_numbers
+from mtf_hetero.ops.functions import OnceOperation
+from mtf_hetero.ops.registry import COUNTINGS, Rule, count_by, slice_by_slice
+from mtf_hetero.ops.registry import find_rule as find_rule
 
 count_by(mtf.BroadcastOperation, mtf.ScalarAddOperation, mtf.ImportLaidOutTensorOperation, ListOperation)(
     slice_by_slice
@@ -39,8 +39,8 @@ def _slice_by_slice_if_alike(op: mtf.Operation, sketch: Sketch) -> None:
     sketch.mtf_lower(op)
 
 
-@count_by(layers.OnceOperation)
-def _once(op: layers.OnceOperation, sketch: Sketch) -> None:
+@count_by(OnceOperation)
+def _once(op: OnceOperation, sketch: Sketch) -> None:
     """Let the training process draw and cut the slices; it reads the first processor's operands."""
     (output,) = op.outputs
     whole = sketch.value(CHIEF, output.shape.to_integer_list, output.dtype, [sketch.slices(x)[0] for x in op.inputs])

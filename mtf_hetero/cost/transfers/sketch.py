@@ -14,9 +14,9 @@ from mtf_hetero._compat import mtf, tf
 from mtf_hetero.cost.sample import Sample
 from mtf_hetero.cost.transfers.values import Sum, Value, Values
 from mtf_hetero.layout import Layout, blocks
-from mtf_hetero.layout.blocks import Interval, Move, Piece
-from mtf_hetero.lowering.backend import BackendOf, Function, KindOf, Like
+from mtf_hetero.layout.blocks import Box, Interval, Move, Piece
 from mtf_hetero.mesh import collectives
+from mtf_hetero.ops.backend import BackendOf, Function, KindOf, Like
 
 _MOST_PLANS = 2**13
 _plans: dict[tuple, Sequence[Move]] = {}  # of reshapes: a network repeats its layers, and a search asks again
@@ -309,13 +309,11 @@ class Sketch(BackendOf[Value]):
             results.append(self._joined(pieces, pnum, tuple(window.size), xs[pnum].dtype, changed=changed))
         return results
 
-    def halos(
-        self, tensor: mtf.Tensor, box_of: Callable[[int], Sequence[Interval]]
-    ) -> list[list[tuple[list[Interval], Value]]]:
+    def halos(self, tensor: mtf.Tensor, box_of: Callable[[int], Sequence[Interval]]) -> list[list[tuple[Box, Value]]]:
         xs, shape = self.slices(tensor), tensor.shape.dims
         cut_out, results = self._cutter(xs), []
         for pnum in self.processors:
-            lacking: list[tuple[list[Interval], Value]] = []
+            lacking: list[tuple[Box, Value]] = []
             for piece in blocks.plan_window(self.layout, shape, box_of(pnum), pnum).pieces:
                 if piece.source != pnum:
                     key = (xs[piece.source], piece.begin, piece.size, piece.count)

@@ -11,7 +11,7 @@ from mtf_hetero.cost.transfers.values import CHIEF, Value, Values
 from mtf_hetero.graph import merging
 from mtf_hetero.layout import Layout
 from mtf_hetero.lowering import native
-from mtf_hetero.lowering.registry import slice_by_slice
+from mtf_hetero.ops.registry import slice_by_slice
 
 
 class Transfer(NamedTuple):

@@ -4,14 +4,16 @@ Shi et al., "Real-Time Single Image and Video Super-Resolution Using an Efficien
 Network" (2016), section 3.2, call the first one a periodic shuffling.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 
 from mtf_hetero._compat import mtf, tf
-from mtf_hetero._support.ops import constant, reshape
-from mtf_hetero.layers.whole import lower_slices
-
-Box = list[tuple[int, int]]
+from mtf_hetero._support.ops import concat, constant, cut, reshape, zeros
+from mtf_hetero.layout.blocks import Box, is_empty, slice_box
+from mtf_hetero.ops.backend import Backend
+from mtf_hetero.ops.registry import register
+from mtf_hetero.ops.whole import lower_slices
 
 
 class _Shuffle(mtf.Operation):
@@ -169,3 +171,25 @@ def _check_sizes(x: mtf.Tensor, sizes: int | Sequence[int], name: str) -> tuple[
             "spatial dimension"
         )
     return each
+
+
+@register(DepthToSpaceOperation, SpaceToDepthOperation)
+def shuffle(op: DepthToSpaceOperation | SpaceToDepthOperation, backend: Backend) -> None:
+    """Have each processor fetch whole blocks, shuffle them, and keep its slice."""
+    (x,), (y,) = op.inputs, op.outputs
+    slices = [slice_box(backend.layout, y.shape.dims, pnum) for pnum in backend.processors]
+    boxes, covers = zip(*map(op.boxes, slices), strict=True)
+    parts = [
+        backend.fetch(x, [None if is_empty(own) else box for own, box in zip(slices, each, strict=True)])
+        for each in itertools.zip_longest(*boxes)
+    ]
+
+    def shuffle_slice(pnum: int, *blocks: tf.Tensor) -> tf.Tensor:
+        sizes = [end - begin for begin, end in slices[pnum]]
+        if not blocks:
+            return zeros(sizes, y.dtype)
+        begins = [own[0] - cover[0] for own, cover in zip(slices[pnum], covers[pnum], strict=True)]
+        return cut(op.apply(concat(blocks, x.shape.ndims - 1)), begins, sizes)
+
+    reads = [[part for part in own if part is not None] for own in zip(*parts, strict=True)]
+    backend.set(y, backend.make(y, shuffle_slice, reads, lambda pnum: (tuple(slices[pnum]), tuple(covers[pnum]))))

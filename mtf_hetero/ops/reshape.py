@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from mtf_hetero._compat import mtf
 from mtf_hetero.layout import Layout, blocks
-from mtf_hetero.lowering.backend import Backend, Slices, Sum
-from mtf_hetero.lowering.registry import register
+from mtf_hetero.ops.backend import Backend, Slices, Sum
+from mtf_hetero.ops.registry import register
 
 
 class Way(enum.Enum):

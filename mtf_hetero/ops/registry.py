@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 
 from mtf_hetero._compat import mtf
 from mtf_hetero.layout import CannotSplitError, Layout
-from mtf_hetero.lowering.backend import Backend
+from mtf_hetero.ops.backend import Backend
+from mtf_hetero.ops.traits import TRAITS, Traits
 
 Op = TypeVar("Op", bound=mtf.Operation)
 T = TypeVar("T")  # a Backend, or the Lowering
@@ -20,10 +21,18 @@ LOWERINGS: dict[type, Rule[Any, Any]] = {}  # with TensorFlow
 COUNTINGS: dict[type, Rule[Any, Any]] = {}  # without it
 
 
-def register(*op_classes: type[Op]) -> Callable[[Rule[Op, Backend]], Rule[Op, Backend]]:
-    """Decorate a function as the rule for these classes of operation."""
+def register(
+    *op_classes: type[Op], traits: Traits[Op] | None = None
+) -> Callable[[Rule[Op, Backend]], Rule[Op, Backend]]:
+    """Decorate a function as the rule for these classes of operation.
+
+    Args:
+      *op_classes: the classes.
+      traits: facts on them for readers of a graph; None: there are none.
+    """
 
     def add(rule: Rule[Op, Backend]) -> Rule[Op, Backend]:
+        TRAITS.update({} if traits is None else dict.fromkeys(op_classes, traits))
         LOWERINGS.update(dict.fromkeys(op_classes, lower_by(rule)))
         COUNTINGS.update(dict.fromkeys(op_classes, rule))
         return rule

@@ -1,4 +1,4 @@
-"""Batch normalization by the moments of a whole group, on any split, and its gradient in closed form.
+"""Functions of slices for batch normalization: moments of a group, and the gradient in closed form.
 
 A group is what has the same index along some dimensions: the channel, and whatever else is to be kept apart. Over N
 values of a group, with r = rsqrt(variance + epsilon) and z = (x - mean) r:
@@ -12,12 +12,11 @@ values of a group, with r = rsqrt(variance + epsilon) and z = (x - mean) r:
 import math
 from collections.abc import Sequence
 
-from mtf_hetero._compat import mtf, tf
+from mtf_hetero._compat import tf
 from mtf_hetero._support.ops import binary, cast, constant, reshape, stack, unstack
-from mtf_hetero.layers.sums import channel_sums
-from mtf_hetero.layers.whole import lower_slices
+from mtf_hetero.ops.sums import channel_sums
 
-_MOST_NATIVE = 2**18  # values of a channel that TensorFlow's fused operation is given
+_MOST_NATIVE = 2**18  # values of a channel that TensorFlow's fused operation is given: see `is_native`
 
 
 def accumulator_dtype(dtype: tf.DType) -> tf.DType:
@@ -174,101 +173,3 @@ def _image(x: tf.Tensor) -> tf.Tensor:
     """[..., channels] to four dimensions."""
     shape = x.shape.as_list()
     return x if len(shape) == 4 else reshape(x, [math.prod(shape[:-1]), 1, 1, shape[-1]])
-
-
-class _OverGroups(mtf.Operation):
-    """An operation with moments of groups: its first input has the values, its last output one value per group."""
-
-    @property
-    def group_dims(self) -> list[mtf.Dimension]:
-        """The dimensions of x that a group extends over."""
-        return [self.inputs[0].shape.dims[axis] for axis in self.axes]
-
-    @property
-    def axes(self) -> tuple[int, ...]:
-        """The places of these dimensions."""
-        remaining = self.outputs[-1].shape.dims
-        return tuple(axis for axis, dim in enumerate(self.inputs[0].shape.dims) if dim not in remaining)
-
-    @property
-    def count(self) -> int:
-        """Number of values per group."""
-        return math.prod(dim.size for dim in self.group_dims)
-
-
-class MomentsOperation(_OverGroups):
-    """Computes the mean and the variance over some dimensions, which are its outputs.
-
-    Args:
-      x: mtf.Tensor of float32 or float64.
-      shape: mtf.Shape of each output: those dimensions of x, in their order, whose every index is a group.
-    """
-
-    def __init__(self, x: mtf.Tensor, shape: mtf.Shape, *, name: str = "moments") -> None:
-        super().__init__([x], name=name)
-        self._outputs = [mtf.Tensor(self, shape, x.dtype) for _ in range(2)]
-
-    def gradient(self, grad_ys: Sequence[mtf.Tensor | None]) -> list[mtf.Tensor]:
-        x, (d_mean, d_variance) = self.inputs[0], grad_ys
-        terms = [] if d_mean is None else [mtf.broadcast(d_mean, x.shape)]
-        if d_variance is not None:
-            terms.append((x - self.outputs[0]) * (2.0 * d_variance))
-        return [mtf.add_n(terms) * (1.0 / self.count)]
-
-    def lower(self, lowering: mtf.Lowering) -> None:
-        lower_slices(self, lowering, lambda x: unstack(moments(x, self.axes)), whole_dims=self.group_dims)
-
-
-class BatchNormOperation(_OverGroups):
-    """Normalises each group by its moments; the outputs are y, mean and variance.
-
-    Args:
-      x: mtf.Tensor [..., channels].
-      scale: mtf.Tensor of those dimensions of x, in their order, whose every index is a group: [channels] at least.
-      offset: mtf.Tensor of the same.
-      epsilon: added to the variance.
-    """
-
-    def __init__(self, x: mtf.Tensor, scale: mtf.Tensor, offset: mtf.Tensor, *, epsilon: float, name: str) -> None:
-        super().__init__([x, scale, offset], name=name)
-        self.epsilon = epsilon
-        moments = [mtf.Tensor(self, scale.shape, scale.dtype) for _ in range(2)]
-        self._outputs = [mtf.Tensor(self, x.shape, x.dtype), *moments]
-
-    def gradient(self, grad_ys: Sequence[mtf.Tensor]) -> list[mtf.Tensor]:
-        return BatchNormGradientOperation(self, grad_ys[0]).outputs
-
-    def lower(self, lowering: mtf.Lowering) -> None:
-        def apply(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            mean, variance = unstack(moments(x, self.axes))
-            r = inverse_deviation(variance, self.epsilon)
-            return normalise(x, mean, r, scale, offset, axes=self.axes), mean, variance
-
-        lower_slices(self, lowering, apply, whole_dims=self.group_dims)
-
-
-class BatchNormGradientOperation(mtf.Operation):
-    """The gradients to x, scale and offset.
-
-    Args:
-      dy: mtf.Tensor of the shape of its first output.
-    """
-
-    def __init__(self, forward: BatchNormOperation, dy: mtf.Tensor) -> None:
-        x, scale, offset = forward.inputs
-        super().__init__([dy, x, *forward.outputs[1:], scale], name=f"{forward.name}/gradient")
-        self.forward = forward
-        self.axes, self.group_dims = forward.axes, forward.group_dims
-        self._outputs = [mtf.Tensor(self, t.shape, t.dtype) for t in (x, scale, offset)]
-
-    def lower(self, lowering: mtf.Lowering) -> None:
-        def differentiate(
-            dy: tf.Tensor, x: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor, scale: tf.Tensor
-        ) -> tuple[tf.Tensor, ...]:
-            r = inverse_deviation(variance, self.forward.epsilon)
-            d_offset, d_scale = unstack(gradient_sums(dy, x, mean, r, axes=self.axes))
-            count = self.forward.count
-            dx = input_gradient(dy, x, mean, r, scale, d_offset, d_scale, axes=self.axes, count=count)
-            return dx, d_scale, d_offset
-
-        lower_slices(self, lowering, differentiate, whole_dims=self.group_dims)

@@ -1,10 +1,16 @@
 """Operations that are functions of slices, of which the planner knows the work. They need an UnevenMeshImpl."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mtf_hetero._compat import mtf, tf
+from mtf_hetero._support.ops import cut, reshape, zeros
+from mtf_hetero.layout import Layout
+from mtf_hetero.ops.backend import Backend
+from mtf_hetero.ops.registry import register, require_whole
+from mtf_hetero.ops.traits import Traits
 
 Work = Mapping[tuple[mtf.Dimension, ...], tuple[int, int]]  # {dimensions that divide it: (FLOPs, bytes moved)}
 
@@ -106,3 +112,38 @@ class OnceOperation(_SourceOperation):
 
 
 FUNCTIONS = (FunctionOperation, PartialSumOperation, DrawOperation, OnceOperation)
+
+
+def require_splittable(op: mtf.Operation, layout: Layout, why: str) -> None:
+    """Raise NotImplementedError if the layout splits a dimension that the operation declares unsplittable."""
+    dims = {dim for x in (*op.inputs, *op.outputs) for dim in x.shape.dims if dim.name in op.unsplittable_dims}
+    require_whole(op, layout, sorted(dims), why)
+
+
+@register(PartialSumOperation, traits=Traits(leaves_sums=True))
+def partial_sum(op: PartialSumOperation, backend: Backend) -> None:
+    """Sum on each device, then over the mesh axes that split what is summed over."""
+    require_splittable(op, backend.layout, "a slicewise function")
+    (output,) = op.outputs
+    backend.set_sum(output, backend.local(output, op.function.apply, *map(backend.slices, op.inputs)), op.summed)
+
+
+@register(DrawOperation)
+def draw(op: DrawOperation, backend: Backend) -> None:
+    """Draw on each device the rows that its slice is in, or all numbers where that cannot be done."""
+    require_splittable(op, backend.layout, "the state of random numbers")
+    (output,), layout = op.outputs, backend.layout
+
+    def draw_slice(pnum: int, *operands: tf.Tensor) -> tf.Tensor:
+        size = layout.slice_shape(output.shape, pnum)
+        if 0 in size:
+            return zeros(size, output.dtype)
+        begin = layout.slice_begin(output.shape, pnum)
+        if op.part is None or not size:
+            return cut(op.function.apply(*operands), begin, size)
+        row = output.shape.to_integer_list[1:]
+        numbers = op.part(*operands, begin[0] * math.prod(row), size[0] * math.prod(row))
+        return cut(reshape(numbers, [size[0], *row]), [0, *begin[1:]], size)
+
+    reads = backend.own_slices(op, output.shape)
+    backend.set(output, backend.make(output, draw_slice, reads, lambda p: tuple(layout.slice_begin(output.shape, p))))

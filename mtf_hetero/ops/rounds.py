@@ -8,8 +8,13 @@ where it belongs.
 from collections.abc import Callable, Sequence
 
 from mtf_hetero._compat import mtf, tf
-from mtf_hetero._support.ops import pad
-from mtf_hetero.layers.whole import lower_slices
+from mtf_hetero._support.ops import pad, zeros
+from mtf_hetero.layout import Layout, blocks
+from mtf_hetero.layout.blocks import Box
+from mtf_hetero.ops.backend import Backend, Sum
+from mtf_hetero.ops.pieces import shift, slices
+from mtf_hetero.ops.registry import register
+from mtf_hetero.ops.whole import lower_slices
 
 
 class _Part(mtf.Operation):
@@ -129,3 +134,51 @@ def in_rounds(
         done.append(function(CutOperation(source, axis, begins[-1], part).outputs[0]))
     parts = [PlaceOperation(y, axis, begin, dim).outputs[0] for y, begin in zip(done, begins, strict=True)]
     return mtf.add_n(parts)
+
+
+def cut_boxes(op: CutOperation | PlaceOperation, layout: Layout) -> list[Box]:
+    """Return the box of the input, and of zeros around it, that is each processor's slice of the output."""
+    begin = op.begin if isinstance(op, CutOperation) else -op.begin
+    return [shift(box, op.axis, begin) for box in slices(layout, op.outputs[0])]
+
+
+def _is_scattered(op: PlaceOperation, layout: Layout, x: Sum) -> bool:
+    """Return whether each processor gets only its own part of an outstanding sum over mesh axes."""
+    part, full = (layout.axis_of(tensor.shape.dims[op.axis]) for tensor in (op.inputs[0], op.outputs[0]))
+    return not x.is_made and [None, *x.axes] == [part, full]
+
+
+@register(CutOperation)
+def cut(op: CutOperation, backend: Backend) -> None:
+    """Have those that hold the part send it to all that need it."""
+    backend.set(op.outputs[0], backend.fetch(op.inputs[0], cut_boxes(op, backend.layout)))
+
+
+@register(PlaceOperation)
+def place(op: PlaceOperation, backend: Backend) -> None:
+    """Have each processor keep what lies in its slice. Where a sum is outstanding, it gets no more of the sum."""
+    (part,), (full,) = op.inputs, op.outputs
+    total = backend.laid_out(part)
+    if isinstance(total, list) or not _is_scattered(op, backend.layout, total):
+        backend.set(full, backend.fetch(part, cut_boxes(op, backend.layout)))
+        return
+    dims, boxes = part.shape.dims, cut_boxes(op, backend.layout)
+    windows = [blocks.plan_window(backend.layout, dims, box, pnum) for pnum, box in enumerate(boxes)]
+    moves = [blocks.Move(window.pieces, window.grid, (), cuts=True) if window.pieces else None for window in windows]
+
+    def put(pnum: int, own: tf.Tensor | None = None) -> tf.Tensor:
+        window = windows[pnum]
+        return zeros(window.size, full.dtype) if own is None else pad(own, window.padding)
+
+    reads = [[] if own is None else [own] for own in backend.reduce_scatter(total, moves)]
+    backend.set(full, backend.make(full, put, reads, lambda pnum: windows[pnum].padding))
+    backend.count(f"reduce_scatter/{total.axes}/PlaceOperation", part.shape)
+
+
+@register(AfterOperation)
+def after(op: AfterOperation, backend: Backend) -> None:
+    """Have each processor wait for its slice, or its addend, of the second input."""
+    (x, y), (x_after, y_after) = op.inputs, op.outputs
+    xs, ys = backend.slices(x), backend.laid_out(y)
+    backend.set(x_after, backend.wait(x_after, xs, ys if isinstance(ys, list) else ys.partial))
+    backend.set(y_after, ys)

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 
 from mtf_hetero._compat import mtf, tf, windows
 from mtf_hetero._support.alike import is_cpu
-from mtf_hetero._support.ops import constant, pad, reshape, zeros
-from mtf_hetero.layers import grouped_conv
-from mtf_hetero.lowering.halo import opaque
+from mtf_hetero._support.ops import concat, constant, pad, reshape, zeros
+from mtf_hetero.ops.halo import opaque
 
 SMALL_PIXELS = 9  # up to 3 x 3 the product is 1.4 to 2.8 times as fast, from 4 x 4 on no longer clearly so
 
@@ -64,7 +63,7 @@ def forward(x: tf.Tensor, kernel: tf.Tensor, strides: Sequence[int], padding: st
     if _is_empty(x.shape.as_list(), kernel.shape.as_list()):
         return zeros(_small_shape(x.shape.as_list(), kernel.shape.as_list(), strides, padding), x.dtype)
     if kernel.shape.rank > x.shape.rank:
-        return grouped_conv.forward(x, kernel, strides, padding)
+        return grouped(x, kernel, strides, padding)
     size = kernel.shape.as_list()
     count = [n if padding == "SAME" else n - k + 1 for n, k in zip(x.shape.as_list()[1:-1], size, strict=False)]
     out = [x.shape.as_list()[0], *count, size[-1]]
@@ -84,7 +83,7 @@ def input_gradient(
     if _is_empty(shape, kernel.shape.as_list(), small.shape.as_list()):
         return zeros(shape, small.dtype)
     if kernel.shape.rank > len(shape):
-        return grouped_conv.input_gradient(shape, kernel, small, strides, padding)
+        return grouped_input_gradient(shape, kernel, small, strides, padding)
     size = kernel.shape.as_list()
     if _is_small(small.shape.as_list(), size, strides, device) and mtf.list_product(shape[1:-1]) <= SMALL_PIXELS:
         before = [k - 1 - b for k, b in zip(size, _before(size[:2], padding), strict=False)]
@@ -105,7 +104,7 @@ def kernel_gradient(
     if _is_empty(shape, large.shape.as_list(), small.shape.as_list()):
         return zeros(shape, large.dtype)
     if len(shape) > large.shape.rank:
-        return grouped_conv.kernel_gradient(large, shape, small, strides, padding)
+        return grouped_kernel_gradient(large, shape, small, strides, padding)
     if _is_small(small.shape.as_list(), shape, strides, device):
         patches = _patches(large, shape[:2], _before(shape[:2], padding), small.shape.as_list()[1:-1])
         return reshape(tf.matmul(patches, reshape(small, [-1, shape[-1]]), transpose_a=True), shape)
@@ -114,3 +113,60 @@ def kernel_gradient(
     return tf.raw_ops.Conv3DBackpropFilterV2(
         input=large, filter_sizes=constant(shape), out_backprop=small, strides=strides, padding=padding
     )
+
+
+def _each(x: tf.Tensor, groups: int) -> list[tf.Tensor]:
+    return [x] if groups == 1 else tf.split(x, groups, axis=constant(x.shape.rank - 1))
+
+
+def _each_kernel(w: tf.Tensor) -> list[tf.Tensor]:
+    return tf.unstack(w, axis=2)
+
+
+def _is_depthwise(kernel: Sequence[int], strides: Sequence[int]) -> bool:
+    """Return whether TensorFlow has an operation for it: one channel a group, and one stride."""
+    return kernel[-2] == 1 and strides[1] == strides[2]
+
+
+def grouped(x: tf.Tensor, kernel: tf.Tensor, strides: Sequence[int], padding: str) -> tf.Tensor:
+    """Return the convolution in groups of a slice.
+
+    Args:
+      x: tf.Tensor [batch, height, width, groups * channels].
+      kernel: tf.Tensor [window height, window width, groups, channels, filters].
+      strides: [1, down, across, 1].
+      padding: "SAME" or "VALID".
+
+    Returns:
+      tf.Tensor [batch, height, width, groups * filters].
+    """
+    shape = kernel.shape.as_list()
+    if _is_depthwise(shape, strides):
+        return tf.nn.depthwise_conv2d_native(x, reshape(kernel, [*shape[:3], shape[4]]), strides, padding)
+    both = zip(_each(x, shape[2]), _each_kernel(kernel), strict=True)
+    return concat([tf.nn.conv2d(part, w, strides, padding) for part, w in both], 3)
+
+
+def grouped_input_gradient(
+    shape: Sequence[int], kernel: tf.Tensor, dy: tf.Tensor, strides: Sequence[int], padding: str
+) -> tf.Tensor:
+    """Return the gradient of `grouped` to an image of `shape`, from dy [batch, height, width, groups * filters]."""
+    sizes = kernel.shape.as_list()
+    if _is_depthwise(sizes, strides):
+        kernel = reshape(kernel, [*sizes[:3], sizes[4]])
+        return tf.nn.depthwise_conv2d_native_backprop_input(constant(shape), kernel, dy, strides, padding)
+    part = constant([*shape[:3], sizes[3]])
+    both = zip(_each(dy, sizes[2]), _each_kernel(kernel), strict=True)
+    return concat([tf.nn.conv2d_backprop_input(part, w, d, strides, padding) for d, w in both], 3)
+
+
+def grouped_kernel_gradient(
+    x: tf.Tensor, shape: Sequence[int], dy: tf.Tensor, strides: Sequence[int], padding: str
+) -> tf.Tensor:
+    """Return the gradient of `grouped` to a kernel of `shape`, from dy [batch, height, width, groups * filters]."""
+    if _is_depthwise(shape, strides):
+        flat = constant([*shape[:3], shape[4]])
+        return reshape(tf.nn.depthwise_conv2d_native_backprop_filter(x, flat, dy, strides, padding), shape)
+    one = constant([*shape[:2], *shape[3:]])
+    both = zip(_each(x, shape[2]), _each(dy, shape[2]), strict=True)
+    return tf.stack([tf.nn.conv2d_backprop_filter(part, one, d, strides, padding) for part, d in both], 2)

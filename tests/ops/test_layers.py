@@ -11,7 +11,7 @@ from tiers import ONCE_OR_ALL_KINDS, ONE_OR_ALL, few, parametrize
 
 import mtf_hetero
 from mtf_hetero import Layout, layers, mtf, tf
-from mtf_hetero.layers.sums import channel_sums
+from mtf_hetero.ops.sums import channel_sums
 
 D3, H3, W3 = (mtf.Dimension(n, s) for n, s in [("d", 8), ("h", 7), ("w", 5)])
 

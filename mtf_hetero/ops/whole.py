@@ -1,19 +1,8 @@
-"""Lowering of the layers' operations on a mesh implementation that is not ours."""
+"""Lower operations of this room on a mesh implementation of mtf's own, along dimensions that need no messages."""
 
 from collections.abc import Callable, Iterable
 
 from mtf_hetero._compat import mtf, tf
-
-
-def require_whole(op: mtf.Operation, lowering: mtf.Lowering, dims: Iterable[mtf.Dimension]) -> None:
-    """Raise NotImplementedError if a mesh implementation of mtf's own splits one of the dimensions."""
-    mesh_impl = lowering.mesh_impl(op)
-    for dim in dims:
-        if mesh_impl.tensor_dimension_to_mesh_axis(dim) is not None:
-            raise NotImplementedError(
-                f"{type(op).__name__} {op.name!r} cannot be split along dimension {dim.name!r} by "
-                f"{type(mesh_impl).__name__}; use mtf_hetero.UnevenMeshImpl"
-            )
 
 
 def lower_slices(
@@ -33,9 +22,17 @@ def lower_slices(
       *more: further arguments of the function, laid out.
       whole_dims: dimensions that may not be split.
       summed: dimensions over which the outputs are summed.
+
+    Raises:
+      NotImplementedError: the mesh implementation splits one of the dimensions that may not be split.
     """
-    require_whole(op, lowering, whole_dims)
     mesh_impl = lowering.mesh_impl(op)
+    for dim in whole_dims:
+        if mesh_impl.tensor_dimension_to_mesh_axis(dim) is not None:
+            raise NotImplementedError(
+                f"{type(op).__name__} {op.name!r} cannot be split along dimension {dim.name!r} by "
+                f"{type(mesh_impl).__name__}; use mtf_hetero.UnevenMeshImpl"
+            )
     slices = mesh_impl.slicewise(function, *[lowering.tensors[x] for x in op.inputs], *more)
     axes = {mesh_impl.tensor_dimension_to_mesh_axis(dim) for dim in summed}
     axes = sorted(axis for axis in axes if axis is not None)

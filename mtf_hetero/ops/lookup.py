@@ -4,11 +4,19 @@ A processor that holds the whole table gathers its rows. Where the rows are spli
 part, with zeros for all other rows, and an all-reduce adds up the parts. The gradient sums the rows of each id.
 """
 
+import contextlib
+import functools
 from collections.abc import Sequence
 
 from mtf_hetero._compat import mtf, tf
-from mtf_hetero._support.ops import constant, reshape
-from mtf_hetero.layers.whole import lower_slices
+from mtf_hetero._support.alike import Processor, is_cpu
+from mtf_hetero._support.ops import constant, reshape, zeros
+from mtf_hetero.layout import Layout
+from mtf_hetero.mesh.collectives import present_processors
+from mtf_hetero.ops.backend import Backend, absent_from, has_nothing
+from mtf_hetero.ops.registry import register
+from mtf_hetero.ops.traits import Traits
+from mtf_hetero.ops.whole import lower_slices
 
 
 def lookup(table: mtf.Tensor, ids: mtf.Tensor, dim: mtf.Dimension, *, name: str = "lookup") -> mtf.Tensor:
@@ -137,17 +145,10 @@ class LookupGradientOperation(mtf.Operation):
         lower_slices(self, lowering, add, coordinates, summed=ids.shape.dims)
 
 
-def split_shapes(op: mtf.Operation) -> list[mtf.Shape]:
-    """List the shapes of which a mesh axis may split one dimension only.
-
-    These are the shapes of the outputs and, for a lookup, the dimensions of ids and table together: no tensor shows
-    that the rows and the ids cannot be split over one axis.
-    """
-    shapes = [y.shape for y in op.outputs]
-    if isinstance(op, LookupOperation):
-        table, ids = op.inputs
-        shapes.append(mtf.Shape([*ids.shape.dims, *table.shape.dims]))
-    return shapes
+def _item_bytes(op: LookupOperation) -> list[int]:
+    """Return the bytes per element that are moved: a lookup reads as much of its table as it writes."""
+    table, ids, output = (tensor.dtype.size for tensor in (*op.inputs, *op.outputs))
+    return [0, ids, table + output]
 
 
 def gather(table: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
@@ -200,3 +201,61 @@ def add_rows(dy: tf.Tensor, ids: tf.Tensor, begin: int | tf.Tensor, count: int) 
         num_segments=constant(count),
     )
     return tf.cast(sums, dy.dtype) if is_half else sums
+
+
+def _checkers(op: LookupOperation, layout: Layout) -> set[int]:
+    """Choose the processors that check the ids: one of each group that has the same ids and splits the rows."""
+    axis, absent = layout.axis_of(op.rows), absent_from(layout, [op.rows])
+    if axis is None:
+        return set()
+    groups = mtf.processor_groups(mtf.Shape(layout.mesh_shape), [axis])
+    first = (present_processors(group, absent)[0] for group in groups)
+    return {pnum for pnum in first if not has_nothing(layout, pnum, op.outputs[0].shape)}
+
+
+@register(
+    LookupOperation,
+    traits=Traits(is_layer=True, rows=lambda op: op.rows, leaves_sums=True, item_bytes=_item_bytes),
+)
+def look_up(op: LookupOperation, backend: Backend) -> None:
+    """Gather rows. If they are split, no processor's gather can find a wrong id, so that a check looks for it."""
+    (table, _), (output,), layout = op.inputs, op.outputs, backend.layout
+    is_split, checkers = layout.axis_of(op.rows) is not None, functools.cache(lambda: _checkers(op, layout))
+
+    def gather_slice(pnum: Processor, *operands: tf.Tensor) -> tf.Tensor:
+        if not operands:
+            return zeros(layout.slice_shape(output.shape, pnum), output.dtype)
+        part, ids = operands
+        if not is_split:
+            return gather(part, ids)
+        with tf.control_dependencies([_check(op, ids, pnum.device)] if pnum in checkers() else []):
+            return gather_local(part, ids, layout.slice_begin(table.shape, pnum)[0])
+
+    def result_key(pnum: int) -> tuple[int, bool]:
+        return layout.slice_begin(table.shape, pnum)[0], pnum in checkers()
+
+    reads = backend.own_slices(op, table.shape, output.shape)
+    backend.set_sum(output, backend.make(output, gather_slice, reads, result_key), [op.rows])
+
+
+def _check(op: LookupOperation, ids: tf.Tensor, device: str) -> tf.Operation:
+    """Check the ids on the CPU of the device's process, for a GPU holds no strings."""
+    with contextlib.nullcontext() if is_cpu(device) else tf.device("/device:CPU:0"):
+        return op.check(ids)
+
+
+@register(LookupGradientOperation, traits=Traits(rows=lambda op: op.rows, leaves_sums=True))
+def look_up_gradient(op: LookupGradientOperation, backend: Backend) -> None:
+    """Sum the rows of each id, first on each processor, then over the mesh axes that split the ids."""
+    (dy, ids), (output,), layout = op.inputs, op.outputs, backend.layout
+
+    def add(pnum: int, *operands: tf.Tensor) -> tf.Tensor:
+        shape = layout.slice_shape(output.shape, pnum)
+        if not operands:
+            return zeros(shape, output.dtype)
+        rows, ids = operands
+        return add_rows(rows, ids, layout.slice_begin(output.shape, pnum)[0], shape[0])
+
+    reads = backend.own_slices(op, dy.shape, output.shape)
+    partial = backend.make(output, add, reads, lambda pnum: layout.slice_begin(output.shape, pnum)[0])
+    backend.set_sum(output, partial, ids.shape.dims)

@@ -1,4 +1,4 @@
-"""Images made larger by a whole factor, of operations that mtf has: a split height or width sends a row, or nothing."""
+"""Images and kernels made larger, of operations that mtf has: a split height or width sends a row, or nothing."""
 
 from collections.abc import Sequence
 
@@ -69,3 +69,39 @@ def _between(x: mtf.Tensor, dim: mtf.Dimension, factor: int) -> list[mtf.Tensor]
         neighbour = neighbours[1 if position < 0 else -1]
         values.append(x * (1 - abs(position)) + neighbour * abs(position) if position else x)
     return values
+
+
+def dilate(kernel: mtf.Tensor, rates: int | Sequence[int]) -> mtf.Tensor:
+    """Return a kernel with zeros between its values: a convolution with it is dilated, which mtf's convolutions lack.
+
+    It costs the multiply-adds of a dense kernel of that size.
+
+    Args:
+      kernel: mtf.Tensor [height, width, channels, filters] or [depth, height, width, channels, filters].
+      rates: pixels from one value of the kernel to the next, in all directions or in each.
+
+    Returns:
+      mtf.Tensor of the same dimensions, a window of n becoming one of (n - 1) rate + 1.
+
+    Raises:
+      ValueError: a rate that is not positive, or not one for each direction.
+
+    Example:
+      >>> dilate(kernel, 2).shape  # kernel: [height=3, width=1, channels=4, filters=8]
+      Shape[height=5, width=1, channels=4, filters=8]
+    """
+    spatial = kernel.shape.ndims - 2
+    steps = (rates,) * spatial if isinstance(rates, int) else tuple(rates)
+    if len(steps) != spatial or min(steps) < 1:
+        raise ValueError(f"rates are {rates}; give a positive number, or one for each of {spatial} dimensions")
+    for axis, rate in enumerate(steps):
+        if rate == 1:
+            continue
+        before, dim, after = kernel.shape.dims[:axis], kernel.shape.dims[axis], kernel.shape.dims[axis + 1 :]
+        gap = mtf.Dimension(f"{dim.name}/gap", 1)
+        kernel = mtf.pad(mtf.reshape(kernel, mtf.Shape([*before, dim, gap, *after])), [0, rate - 1], gap.name)
+        spread = mtf.Dimension(dim.name, dim.size * rate)
+        kernel = mtf.slice(
+            mtf.reshape(kernel, mtf.Shape([*before, spread, *after])), 0, (dim.size - 1) * rate + 1, dim.name
+        )
+    return kernel

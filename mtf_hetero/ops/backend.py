@@ -11,7 +11,7 @@ from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar, overload
 
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero.layout import CannotSplitError, Layout, blocks
-from mtf_hetero.layout.blocks import Interval, Move
+from mtf_hetero.layout.blocks import Box, Interval, Move
 
 
 class Slice(Protocol):
@@ -23,9 +23,7 @@ class Slice(Protocol):
 
 S = TypeVar("S", bound=Slice)
 Slices: TypeAlias = list[Slice]  # one per processor
-Halo: TypeAlias = list[
-    tuple[list[Interval], Slice]
-]  # each piece, after its box in its tensor: (begin, end) per dimension
+Halo: TypeAlias = list[tuple[Box, Slice]]  # each piece, after its box in its tensor: (begin, end) per dimension
 Function = Callable[..., tf.Tensor]
 KindOf = Callable[[int], Hashable]
 
@@ -192,9 +190,7 @@ class BackendOf(abc.ABC, Generic[S]):
         """Join each processor's pieces along a dimension: no operation where it has one, zeros where it has none."""
 
     @abc.abstractmethod
-    def halos(
-        self, tensor: mtf.Tensor, box_of: Callable[[int], Sequence[Interval]]
-    ) -> list[list[tuple[list[Interval], S]]]:
+    def halos(self, tensor: mtf.Tensor, box_of: Callable[[int], Sequence[Interval]]) -> list[list[tuple[Box, S]]]:
         """Give each processor what it lacks of a box of a tensor, piece by piece.
 
         A piece that several operations need is sent once.
@@ -215,6 +211,12 @@ class BackendOf(abc.ABC, Generic[S]):
         """Return a tensor's slices. A sum is made."""
         x = self.laid_out(tensor)
         return x if isinstance(x, list) else x.make()
+
+    def own_slices(self, op: mtf.Operation, *shapes: mtf.Shape) -> list[list[S]]:
+        """Return each processor's slices of the inputs; none where its slice of one of the shapes is empty."""
+        inputs = [self.slices(x) for x in op.inputs]
+        idle = [has_nothing(self.layout, pnum, *shapes) for pnum in self.processors]
+        return [[] if idle[pnum] else [x[pnum] for x in inputs] for pnum in self.processors]
 
     def local(
         self,
