@@ -4,8 +4,6 @@ import hashlib
 import math
 from collections.abc import Collection, Sequence
 
-import numpy as np
-
 from mtf_hetero._compat import mtf
 from mtf_hetero._support import facts
 from mtf_hetero.importer import table
@@ -56,5 +54,5 @@ def _constant_key(value: Value) -> object:
         return None
     array = value.array
     # a list of the numbers of a large constant takes seconds
-    content = array.tolist() if array.dtype == object else hashlib.sha256(np.ascontiguousarray(array)).hexdigest()
+    content = array.tolist() if array.dtype == object else hashlib.sha256(array.tobytes()).hexdigest()
     return array.dtype.str, array.shape, content
