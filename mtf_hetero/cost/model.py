@@ -95,6 +95,8 @@ class Model:
         model = copy.copy(self)
         if crowds is None:
             model._set_machines(machines)
+            if machines.devices == self.machines.devices:  # other links alone
+                model._seconds = self._seconds
         else:
             model._enter(machines, tuple(crowds))
         return model
