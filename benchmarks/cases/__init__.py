@@ -18,6 +18,7 @@ from benchmarks.cases.planner import Planner
 from benchmarks.cases.sequences import Sequences
 from benchmarks.cases.spatial import Spatial
 from benchmarks.cases.splitbrain import SplitBrain
+from benchmarks.cases.verdicts import Verdicts
 from benchmarks.harness import Case
 
 _ALL = (
@@ -28,6 +29,7 @@ _ALL = (
         Cosmology(),
         Segmentation(),
         Planner(),
+        Verdicts(),
         KerasModels(),
         KerasFit(),
         AnyStep(),

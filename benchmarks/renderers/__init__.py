@@ -19,6 +19,7 @@ from benchmarks.renderers import (
     sequences,
     spatial,
     splitbrain,
+    verdicts,
     volumes,
 )
 from benchmarks.renderers.document import Report
@@ -46,6 +47,7 @@ RENDERERS: Mapping[str, Renderer] = MappingProxyType(
         "sequences": sequences.render,
         "spatial": spatial.render,
         "splitbrain": splitbrain.render,
+        "verdicts": verdicts.render,
     }
 )
 
