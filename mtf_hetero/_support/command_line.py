@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
-from mtf_hetero._support import files, start_up
+from mtf_hetero._support import files, start_up, threads
 from mtf_hetero._support.schema import near_text
 
 WRONG_USAGE = 2
@@ -157,6 +157,7 @@ def leave(code: int) -> NoReturn:
     A TensorFlow call that waited for a lost worker may return while Python exits, and that aborts the process. So this
     function does the work of Python's exit, and then ends the process directly.
     """
+    atexit.unregister(threads.end_all)  # the end of the process needs no end of its threads
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
