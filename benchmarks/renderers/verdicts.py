@@ -71,11 +71,13 @@ def render(rows: Sequence[Row]) -> Report:
         ]
         for row in rows
     ]
+    repeats = rows[0]["repeats"]
+    turns = "One run of each" if repeats == 1 else f"Median of {repeats} runs in turns"
     parts: list[Part] = [
         f'From the command `mtf-hetero plan --model=keras:NAME --devices="{", ".join(rows[0]["devices"])}"` to its '
         "answer. The constructor is a process of `import tensorflow, keras` and "
-        f"`keras.applications.NAME(weights=None)`. Median of {rows[0]['repeats']} runs in turns, in seconds. The first "
-        "columns are processor time. The clock also counts what else the machine did. A plan can take less than the "
+        f"`keras.applications.NAME(weights=None)`. {turns}, in seconds. The first columns are processor time, which is "
+        "also longer on a busy machine. The clock counts all that the machine did meanwhile. A plan can take less than the "
         "constructor: it gives the weights no values, and leaves out modules of Keras that import Matplotlib and "
         "scikit-learn.",
         table(header, lines),
