@@ -77,8 +77,8 @@ def render(rows: Sequence[Row]) -> Report:
         f'From the command `mtf-hetero plan --model=keras:NAME --devices="{", ".join(rows[0]["devices"])}"` to its '
         "answer. The constructor is a process of `import tensorflow, keras` and "
         f"`keras.applications.NAME(weights=None)`. {turns}, in seconds. The first columns are processor time, which is "
-        "also longer on a busy machine. The clock counts all that the machine did meanwhile. A plan can take less than the "
-        "constructor: it gives the weights no values, and leaves out modules of Keras that import Matplotlib and "
+        "also longer on a busy machine. The clock counts all that the machine did meanwhile. A plan can take less than "
+        "the constructor: it gives the weights no values, and leaves out modules of Keras that import Matplotlib and "
         "scikit-learn.",
         table(header, lines),
     ]

@@ -55,24 +55,26 @@ class Footprint:
     def bytes_on(self, layout: Layout, devices: Iterable[int]) -> tuple[int, ...]:
         """Return the bytes that each of some devices needs in a layout with exact sizes, at the step's worst moment.
 
-        A device may need more at another moment: `peaks_on` says how much, in the time of a hundred such questions.
+        A device may need more at another moment: `peaks_on` says how much, and takes longer.
         """
 
-        def needed(fraction: Fraction) -> int:
+        def add_parts(fraction: Fraction) -> int:
             return math.ceil(math.fsum(size * fraction(names) for names, size in self.parts.items()))
 
-        return self._of_devices(layout, devices, needed)
+        return self._map_devices(layout, devices, add_parts)
 
     def peaks_on(self, layout: Layout, devices: Iterable[int]) -> tuple[int, ...]:
         """Return the bytes that each of some devices needs in a layout with exact sizes, at its own worst moment."""
 
-        def needed(fraction: Fraction) -> int:
+        def find_peak(fraction: Fraction) -> int:
             scaled = (_scaled(node, fraction(names)) for node, names in zip(self._nodes, self._names, strict=True))
             return sum(self._peak(list(scaled)).values())
 
-        return self._of_devices(layout, devices, needed)
+        return self._map_devices(layout, devices, find_peak)
 
-    def _of_devices(self, layout: Layout, devices: Iterable[int], needed: Callable[[Fraction], int]) -> tuple[int, ...]:
+    def _map_devices(
+        self, layout: Layout, devices: Iterable[int], function: Callable[[Fraction], int]
+    ) -> tuple[int, ...]:
         """Return what a function returns for each device, from the fraction that the device has of any tensor."""
         totals = [(name, sizes, sum(sizes), layout.axis_of(name) or 0) for name, sizes in layout.sizes]
         known: dict[tuple[int, ...], int] = {}
@@ -82,7 +84,7 @@ class Footprint:
             own = tuple(sizes[at[axis]] for _, sizes, _, axis in totals)
             if own not in known:
                 fractions = {name: sizes[at[axis]] / total for name, sizes, total, axis in totals}
-                known[own] = needed(lambda names, of=fractions: math.prod(of.get(name, 1.0) for name in names))
+                known[own] = function(lambda names, of=fractions: math.prod(of.get(name, 1.0) for name in names))
             found.append(known[own])
         return tuple(found)
 
