@@ -79,7 +79,7 @@ def render(rows: Sequence[Row]) -> Report:
         f"`keras.applications.NAME(weights=None)`. {turns}, in seconds. The first columns are processor time, which is "
         "also longer on a busy machine. The clock counts all that the machine did meanwhile. A plan can take less than "
         "the constructor: it gives the weights no values, and leaves out modules of Keras that import Matplotlib and "
-        "scikit-learn.",
+        "scikit-learn. Models without a line were not measured.",
         table(header, lines),
     ]
     return Report(_conclude(rows), parts, "Seconds of the constructor, and of the rest", functools.partial(_draw, rows))
