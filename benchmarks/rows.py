@@ -59,7 +59,7 @@ def _cpu_model() -> str:
 def _without_place(argument: str) -> str:
     """Return a flag without its value where that is a directory, which only this machine has."""
     name = argument.partition("=")[0]
-    return f"{name}=..." if name in ("--data_dir", "--out") else argument
+    return f"{name}=..." if name in ("--before", "--data_dir", "--out") else argument
 
 
 @functools.cache

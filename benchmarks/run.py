@@ -43,6 +43,7 @@ _SETTINGS = {
         flags.DEFINE_list(
             "programs", None, "Programs of any_step, such as vision/cct,nlp/lstm_seq2seq; the default is all."
         ),
+        flags.DEFINE_string("before", None, "Of verdicts: a checkout of an earlier version, to compare with."),
         flags.DEFINE_string("data_dir", None, "Directory of the sets that tensorflow-datasets has prepared."),
     )
 }

@@ -1,6 +1,7 @@
 """Fit the pages of the repository to the site.
 
 * The reports, the examples, CHANGELOG.md and CONTRIBUTING.md are outside of docs/: the site has them under other paths.
+* A script that search needs where pages are opened as files is loaded there alone.
 * Paragraphs between `<!-- tabs -->` and `<!-- end of tabs -->` become tabs. Each begins with its name in bold type.
   In the repository, they are read one after the other.
 """
@@ -18,6 +19,8 @@ PAGES = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md", "
 PLACES = {f"](../{place}": f"]({path}" for place, path in (FOLDERS | PAGES).items()}
 PLACES_FROM_TOP = {f"]({place}": f"]({path}" for place, path in ({"docs/": ""} | FOLDERS | PAGES).items()}
 TABS = re.compile(r"<!-- tabs -->\n(.*?)<!-- end of tabs -->", re.DOTALL)
+SHIM = '<script src="https://unpkg.com/iframe-worker/shim"></script>'
+ESCAPED_SHIM = SHIM.replace("</", r"<\/")
 TAB = re.compile(r"^\*\*(.+)\*\*$", re.MULTILINE)
 
 
@@ -47,6 +50,11 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     for link, place in places.items():
         markdown = markdown.replace(link, place)
     return TABS.sub(_tabs, markdown)
+
+
+def on_post_page(output: str, **_: Any) -> str:
+    """Load the script of the plugin `offline` from another server only where the pages are files."""
+    return output.replace(SHIM, f"<script>location.protocol == 'file:' && document.write('{ESCAPED_SHIM}')</script>")
 
 
 def _tabs(match: re.Match[str]) -> str:

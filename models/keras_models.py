@@ -25,13 +25,13 @@ _TASKS: dict[tuple[int, int], type[Task]] = {  # {(rank of an input, rank of an 
 }
 
 
-def find(name: str, *, kept: str | None, seed: int) -> Model:
+def find(name: str, *, kept: str | None, seed: int | None) -> Model:
     """Return the Keras model of a name, as a Model that is not yet `fitted`.
 
     Args:
       name: my.keras, or keras:ResNet50.
       kept: path of a copy, which is read instead.
-      seed: for the initial values of a model of keras.applications.
+      seed: for the initial values of a model of keras.applications; None: it has none.
 
     Raises:
       ValueError, NotImplementedError: as in `mtf_hetero.models.named.find`.
@@ -101,7 +101,9 @@ def _unfitted(*_: object, **__: object) -> mtf.Tensor:
     raise ValueError("this network depends on the data; call `fitted` first")
 
 
-def _constructed(name: str, constructor: str, seed: int, image_shape: Sequence[int] | None, count: int | None) -> Model:
+def _constructed(
+    name: str, constructor: str, seed: int | None, image_shape: Sequence[int] | None, count: int | None
+) -> Model:
     with _name_errors(name):
         model = networks.construct(constructor, image_shape=image_shape, classes=count, seed=seed)
     made = _make_model(name, model)

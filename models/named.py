@@ -5,14 +5,14 @@ from collections.abc import Mapping
 from mtf_hetero.models.registry import MODELS, PREFIX, SUFFIX, Model, is_keras
 
 
-def find(name: str, models: Mapping[str, Model] = MODELS, *, kept: str | None = None, seed: int = 1) -> Model:
+def find(name: str, models: Mapping[str, Model] = MODELS, *, kept: str | None = None, seed: int | None = 1) -> Model:
     """Return the model of a name. For a Keras model, `fitted` makes the network.
 
     Args:
       name: the value of --model.
       models: the models with names.
       kept: path of a copy of the Keras model, which is read instead.
-      seed: for the initial values of a model of keras.applications.
+      seed: for the initial values of a model of keras.applications; None: it has none.
 
     Raises:
       ValueError: no model has this name, or the file has no model.

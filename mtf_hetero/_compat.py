@@ -360,6 +360,15 @@ make_variable: "Callable[..., tf.Variable]" = importlib.import_module(
 ).default_variable_creator_v2
 
 
+def valueless_variable(**options: object) -> "tf.Variable":
+    """Return an eager variable that has no value; it has no public name.
+
+    Args:
+      **options: as of tf.Variable, without a value; with the shape.
+    """
+    return importlib.import_module("tensorflow.python.ops.resource_variable_ops").UninitializedVariable(**options)
+
+
 def chrome_trace(step_stats: object) -> str:
     """Return a step's statistics as a Chrome trace, by TensorFlow's writer, which has no public name."""
     timeline = importlib.import_module("tensorflow.python.client.timeline")

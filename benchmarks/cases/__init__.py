@@ -19,6 +19,7 @@ from benchmarks.cases.reading import Reading
 from benchmarks.cases.sequences import Sequences
 from benchmarks.cases.spatial import Spatial
 from benchmarks.cases.splitbrain import SplitBrain
+from benchmarks.cases.verdicts import Verdicts
 from benchmarks.harness import Case
 
 _ALL = (
@@ -30,6 +31,7 @@ _ALL = (
         Segmentation(),
         Planner(),
         Reading(),
+        Verdicts(),
         KerasModels(),
         KerasFit(),
         AnyStep(),

@@ -20,6 +20,7 @@ from benchmarks.renderers import (
     sequences,
     spatial,
     splitbrain,
+    verdicts,
     volumes,
 )
 from benchmarks.renderers.document import Report
@@ -48,6 +49,7 @@ RENDERERS: Mapping[str, Renderer] = MappingProxyType(
         "sequences": sequences.render,
         "spatial": spatial.render,
         "splitbrain": splitbrain.render,
+        "verdicts": verdicts.render,
     }
 )
 

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
-from mtf_hetero._support import files, start_up
+from mtf_hetero._support import files, start_up, threads
 from mtf_hetero._support.schema import near_text
 
 WRONG_USAGE = 2
@@ -92,13 +92,25 @@ def _open_standard_streams() -> None:
             setattr(sys, name, open(number, "r" if number == 0 else "w", closefd=False))  # noqa: SIM115 - for good
 
 
-def parse_flags(argv: Sequence[str]) -> list[str]:
-    """Parse the flags of absl, and return the other arguments. A mistake ends the program with one line."""
+def read_flags(argv: Sequence[str]) -> list[str]:
+    """Parse the flags of absl, and return the other arguments.
+
+    Raises:
+      ValueError: in one line, which flag is wrong.
+    """
     from absl import flags  # here, because most programs have none
 
     try:
         return flags.FLAGS(list(argv))
-    except (flags.Error, ValueError) as error:  # absl raises ValueError for --noflag=value
+    except flags.Error as error:  # absl raises ValueError for --noflag=value
+        raise ValueError(str(error)) from error
+
+
+def parse_flags(argv: Sequence[str]) -> list[str]:
+    """Return what `read_flags` returns. A mistake ends the program with one line."""
+    try:
+        return read_flags(argv)
+    except ValueError as error:
         say(error)
         sys.exit(WRONG_USAGE)
 
@@ -145,6 +157,7 @@ def leave(code: int) -> NoReturn:
     A TensorFlow call that waited for a lost worker may return while Python exits, and that aborts the process. So this
     function does the work of Python's exit, and then ends the process directly.
     """
+    atexit.unregister(threads.end_all)  # the end of the process needs no end of its threads
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):

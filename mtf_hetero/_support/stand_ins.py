@@ -1,4 +1,4 @@
-"""Replace missing modules for a package that imports them. Only its own modules find the replacements."""
+"""Replace missing modules for a package that imports them, or postpone modules that few programs use."""
 
 import contextlib
 import functools
@@ -7,7 +7,7 @@ import importlib.machinery
 import importlib.util
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 
@@ -30,6 +30,36 @@ def without(name: str) -> Iterator[None]:
     finally:
         if hidden:
             del sys.modules[name]
+
+
+class Postponed(importlib.abc.MetaPathFinder):
+    """Finder for sys.meta_path whose modules run at the first use of an attribute. Modules that are missing stay so.
+
+    Args:
+      names: of the modules.
+    """
+
+    def __init__(self, names: Collection[str]) -> None:
+        self._names = names
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target) if fullname in self._names else None
+        if spec is not None and spec.loader is not None:
+            spec.loader = importlib.util.LazyLoader(spec.loader)
+        return spec
+
+
+@contextlib.contextmanager
+def postponed(*names: str) -> Iterator[None]:
+    """Let modules that are imported in this context run at their first use."""
+    finder = Postponed(names)
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
 
 
 class StandIns(importlib.abc.MetaPathFinder):

@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from types import FrameType
 
 from mtf_hetero._support import command_line, files
-from mtf_hetero._support.schema import near_text
+from mtf_hetero.cli.train import __main__ as train
 from mtf_hetero.cli.train import leaving
 from mtf_hetero.cluster import launcher, tunnel
 from mtf_hetero.cluster.launcher import Host, LaunchedWorkers
@@ -131,24 +131,6 @@ def _check_command(command: Sequence[str]) -> None:
     for flag in command[1:]:
         if flag.lstrip("-").partition("=")[0] in ("workers", "local_cluster"):
             raise ValueError(f"the command has {flag!r}, but launch names the workers; remove it")
-    if command[0] == "train":
-        _check_training_flags(command[1:])
-
-
-def _check_training_flags(arguments: Sequence[str]) -> None:
-    """Find a flag that a training does not have."""
-    from absl import flags
-
-    import mtf_hetero.cli.train.__main__  # noqa: F401 - it defines the flags
-
-    for argument in itertools.takewhile("--".__ne__, arguments):
-        name = argument.lstrip("-").partition("=")[0]
-        is_flag = argument.startswith("-") and name[:1].isalpha()  # a number such as -1 is a value
-        if is_flag and not {name, name.removeprefix("no")} & {*flags.FLAGS, "h"}:
-            nearest = near_text(name, flags.FLAGS)
-            raise ValueError(
-                f"the command has --{name}, which train does not know{nearest}; see mtf-hetero train --help"
-            )
 
 
 def _variables(arguments: argparse.Namespace) -> dict[str, str]:
@@ -293,6 +275,8 @@ def _launch(arguments: argparse.Namespace, command: Sequence[str], program: str)
     plan = _plan(arguments, command)
     commands, variables = _worker_commands(arguments, plan), launcher.convert_to_input(_variables(arguments))
     command = [*command, *plan.flags]
+    if command[0] == "train":
+        train.check(command[1:])
     if arguments.dry_run:
         here = f"{program.removesuffix(' launch')} {shlex.join(command)}"
         sys.stdout.write("".join(f"{line}\n" for line in [*map(shlex.join, commands), here]))

@@ -80,7 +80,7 @@ def find(arguments: argparse.Namespace) -> "Network":
         return _load_step(arguments.step)
     from mtf_hetero.models import named
 
-    found = named.find(arguments.model)
+    found = named.find(arguments.model, seed=None)
     if arguments.optimizer not in OPTIMIZERS:
         raise ValueError(f"--optimizer is {arguments.optimizer!r}; it must be one of {', '.join(OPTIMIZERS)}")
     is_usual = arguments.image_size is None and arguments.model.startswith(_OF_IMAGENET)

@@ -30,7 +30,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from mtf_hetero._support import command_line, figures
+from mtf_hetero._support import command_line, figures, garbage
 from mtf_hetero.cli import network as network_lib
 from mtf_hetero.cli.search_status import SearchStatus
 from mtf_hetero.cost import devices_file, kinds, links
@@ -111,6 +111,7 @@ def _machines(arguments: argparse.Namespace) -> "Machines":
     return devices_file.load(arguments.simulate)
 
 
+@garbage.without_collection()
 def _plan(arguments: argparse.Namespace) -> str:
     """Return the verdict and the tables of the plan, and save and draw the plan."""
     _check(arguments)

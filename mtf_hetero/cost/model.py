@@ -10,7 +10,7 @@ from mtf_hetero._compat import mtf
 from mtf_hetero.cost import transfers, work
 from mtf_hetero.cost.machines import Machine, Machines
 from mtf_hetero.cost.memory.footprint import Footprint
-from mtf_hetero.cost.sample import Crowd, Sample, mesh_crowd, unsampled
+from mtf_hetero.cost.sample import EXACT, Crowd, Sample, mesh_crowd, unsampled
 from mtf_hetero.cost.timeline import Simulation, Timeline, is_single
 from mtf_hetero.graph import assign_layers, live_operations
 from mtf_hetero.graph.families import Families
@@ -95,6 +95,8 @@ class Model:
         model = copy.copy(self)
         if crowds is None:
             model._set_machines(machines)
+            if machines.devices == self.machines.devices:  # other links alone
+                model._seconds = self._seconds
         else:
             model._enter(machines, tuple(crowds))
         return model
@@ -122,8 +124,9 @@ class Model:
         return self._step.simulation.run(self.shown, compute, self.sent(layout))
 
     def bytes_held(self, layout: Layout) -> tuple[int, ...]:
-        """Return the bytes that each device needs for a step."""
-        return self.footprint.bytes_on(self._with_sizes(layout), range(len(self.machines.devices)))
+        """Return the bytes that each device needs for a step, at its own worst moment unless devices are many."""
+        sized, count = self._with_sizes(layout), len(self.machines.devices)
+        return (self.footprint.peaks_on if count <= EXACT else self.footprint.bytes_on)(sized, range(count))
 
     def memory_use(self, layout: Layout) -> float:
         """Return the memory that a step needs over what there is, on the device that is most short of it."""

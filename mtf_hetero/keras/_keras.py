@@ -4,6 +4,11 @@ import importlib
 import types
 from typing import TYPE_CHECKING
 
+from mtf_hetero._support import garbage, stand_ins
+
+# They import Matplotlib and scikit-learn, which takes longer than the rest of Keras
+_POSTPONED = ("keras.src.visualization", "keras.visualization", "keras.wrappers")
+
 
 def check(version: str, backend: str) -> None:
     """Raise ImportError, in one line, unless it is Keras 3 on TensorFlow."""
@@ -19,10 +24,12 @@ def check(version: str, backend: str) -> None:
         )
 
 
+@garbage.without_collection()
 def _import_keras() -> types.ModuleType:
     importlib.import_module("mtf_hetero._compat")  # it imports TensorFlow, and holds its start-up messages back
     try:
-        found = importlib.import_module("keras")
+        with stand_ins.postponed(*_POSTPONED):
+            found = importlib.import_module("keras")
     except ModuleNotFoundError as error:
         raise ImportError("mtf_hetero.keras needs Keras 3; pip install 'tensorflow>=2.16'") from error
     check(found.__version__, getattr(found.config, "backend", lambda: "tensorflow")())

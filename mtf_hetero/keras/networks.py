@@ -10,11 +10,11 @@ import os
 import pathlib
 import random
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from mtf_hetero._compat import tf
+from mtf_hetero._compat import tf, valueless_variable
 from mtf_hetero._support import files
 from mtf_hetero.keras._keras import keras
 
@@ -135,14 +135,14 @@ def check_name(name: str) -> None:
         )
 
 
-def construct(name: str, *, image_shape: Sequence[int] | None, classes: int | None, seed: int) -> keras.Model:
-    """Return a model of keras.applications, with random weights.
+def construct(name: str, *, image_shape: Sequence[int] | None, classes: int | None, seed: int | None) -> keras.Model:
+    """Return a model of keras.applications, with random weights or none.
 
     Args:
       name: of the constructor.
       image_shape: (height, width, channels); None: what it was made for.
       classes: number of classes; None: what it was made for.
-      seed: of the weights.
+      seed: of the weights; None: those that are trained have no values, which a plan does not read.
 
     Raises:
       ValueError: there is no such constructor, or it makes no model for such images.
@@ -151,7 +151,7 @@ def construct(name: str, *, image_shape: Sequence[int] | None, classes: int | No
     options: dict[str, object] = {} if image_shape is None else {"input_shape": tuple(image_shape)}
     options |= {} if classes is None else {"classes": classes}
     try:
-        with on_host(), _seeded(seed):
+        with on_host(), _without_values() if seed is None else _seeded(seed):
             return getattr(keras.applications, name)(weights=None, **options)
     except Exception as error:  # of a constructor that is Keras's own
         text = " x ".join(map(str, image_shape or ()))
@@ -207,6 +207,25 @@ def _seeded(seed: int) -> Iterator[None]:
         yield
     finally:
         random.setstate(before)
+
+
+@contextlib.contextmanager
+def _without_values() -> Iterator[None]:
+    """Has Keras make the weights that are trained without initial values, which take most of its time and memory."""
+    with_value = keras.Variable._initialize_with_initializer
+
+    def without_value(variable: keras.Variable, initializer: Callable[..., object]) -> None:
+        if variable.trainable:
+            form = {"shape": variable.shape, "dtype": variable.dtype}
+            variable._value = valueless_variable(name=variable.name, trainable=True, **form)
+        else:
+            with_value(variable, initializer)
+
+    keras.Variable._initialize_with_initializer = without_value
+    try:
+        yield
+    finally:
+        keras.Variable._initialize_with_initializer = with_value
 
 
 def _line(error: Exception) -> str:

@@ -11,6 +11,6 @@ Example:
 """
 
 from mtf_hetero.mesh.mesh_impl import UnevenMeshImpl
-from mtf_hetero.mesh.variables import LaidOutVariable, SlicedVariable, get_variable, initial_value_feed
+from mtf_hetero.mesh.variables import LaidOutVariable, SlicedVariable, create_master, get_variable, initial_value_feed
 
-__all__ = ["LaidOutVariable", "SlicedVariable", "UnevenMeshImpl", "get_variable", "initial_value_feed"]
+__all__ = ["LaidOutVariable", "SlicedVariable", "UnevenMeshImpl", "create_master", "get_variable", "initial_value_feed"]

@@ -140,12 +140,12 @@ def get_variable(mesh: mtf.Mesh, name: str, shape: mtf.Shape, **options: Any) ->
       shape: its mtf.Shape.
       **options: as of mtf.get_variable; the initializer returns a tf.Tensor.
     """
-    with tf.variable_creator_scope(_create_master):
+    with tf.variable_creator_scope(create_master):
         return mtf.get_variable(mesh, name, shape, **options)
 
 
-def _create_master(next_creator: Callable[..., tf.Variable], **options: Any) -> tf.Variable:
-    """Create a variable of the fewest operations."""
+def create_master(next_creator: Callable[..., tf.Variable], **options: Any) -> tf.Variable:
+    """Create a variable of the fewest operations, for tf.variable_creator_scope; its initializer makes a tf.Tensor."""
     if tf.executing_eagerly() or options.get("variable_def") is not None:  # of operations that are there
         return next_creator(**options)
     name = options["name"]

@@ -24,7 +24,7 @@ from mtf_hetero.planner.search import NoAssignmentError
 
 MOST_DEVICES = 16  # of a plan that is lowered; of more, the search's estimate remains
 _ROUNDS = 5
-_AMPLE, _AMPLE_ALONE = 1.5, 1.2  # times what a step needs; on one device, which a sketch estimates best
+_AMPLE, _AMPLE_ALONE = 2.0, 1.2  # times what a step needs; on one device, which a sketch estimates best
 _PROBES = 4  # batches that are searched, until one fits
 _MARGIN = 0.9  # of the memory, for a search whose plan is to fit at once
 _ROUNDED = 0.97  # of the batch for that memory: sizes are integers, and no device is filled exactly
@@ -79,14 +79,12 @@ def checked(plan: Plan, build: Build, machines: Machines) -> Plan:
 
 
 def _is_ample(plan: Plan, machines: Machines) -> bool:
-    """Return whether each device has the memory for all of the step.
+    """Return whether each device has far more memory than it needs by the sketch of the step.
 
-    The sketch of a part of it does not tell: it is of the moment when the whole step needs most, and a device with a
-    small part of that may need most at another moment.
+    The sketch lacks halos and copies for other devices, which one device does not have.
     """
     times = _AMPLE if len(machines.devices) > 1 else _AMPLE_ALONE
-    whole = times * sum(plan.memory_bytes)
-    return all(machine.memory_bytes is None or whole <= machine.memory_bytes for machine in machines.devices)
+    return memory_use(plan, machines) <= 1 / times
 
 
 def fits(plan: Plan, machines: Machines) -> bool:
@@ -222,7 +220,7 @@ def repeated_search(graph: mtf.Graph, build: Build, machines: Machines, plan: Pl
       graph: of which the plan was made.
       build: as of `estimated`.
       machines: as of `Planner.find`.
-      plan: for them. If all devices have far more memory than the step needs, nothing is lowered.
+      plan: for them. If all devices have far more memory than their parts need, nothing is lowered.
     """
     if _is_ample(plan, machines):
         return functools.partial(Planner(graph).find, refines=False)

@@ -60,6 +60,16 @@ def test_tensorflow_is_imported_without_keras():
     assert same == "True"
 
 
+def test_keras_is_imported_without_what_few_programs_use():
+    said = run(
+        "import sys\nimport mtf_hetero.keras.networks\nprint(*sys.modules)\nimport keras\n"
+        "print(keras.visualization.plot_image_gallery.__module__, keras.wrappers.SKLearnClassifier.__name__)"
+    )
+    modules, names = said.splitlines()
+    assert "keras" in modules.split() and not {"sklearn", "matplotlib"} & set(modules.split())
+    assert names == "keras.src.visualization.plot_image_gallery SKLearnClassifier"
+
+
 def test_public_names_are_there():
     for name in mtf_hetero.__all__:
         assert getattr(mtf_hetero, name) is getattr(mtf_hetero, name)

@@ -60,6 +60,18 @@ def test_every_layout_tests_as_the_run_did(place, trained, predicted, capfd):
     assert sorted(trained.rglob("*")) == files  # it was only read
 
 
+def test_a_network_is_computed_in_the_type_of_its_training(tmp_path, capfd):
+    assert run(**ONE | OTHER | {"max_steps": 3}, compute_dtype="bfloat16", model_dir=tmp_path / "run") == 0
+    losses = {}
+    for dtype in ("", "float32"):
+        capfd.readouterr()
+        assert call(evaluate, model_dir=tmp_path / "run", **({"compute_dtype": dtype} if dtype else {})) == 0
+        losses[dtype] = json.loads(capfd.readouterr().out)["metrics"]["loss"]
+    rounding = abs(losses[""] - losses["float32"])
+    assert 1e-6 < rounding < 0.01 * losses["float32"]
+    assert abs(losses[""] - read_test(tmp_path / "run")["loss"]) < 0.1 * rounding
+
+
 def test_no_lost_worker_is_waited_for(trained):
     config = Config(**config_file.load(str(trained / "config.yaml")))
     with contextlib.ExitStack() as stack:

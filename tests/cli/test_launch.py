@@ -227,7 +227,11 @@ MISTAKES = [
     ("--hosts=a -- python", "the command is 'python'; it must be one of train, evaluate, predict, profile, devices"),
     ("--hosts=a -- train --workers=a:1", "the command has '--workers=a:1', but launch names the workers; remove it"),
     ("--hosts=a -- train --local_cluster 1", "the command has '--local_cluster'"),
-    ("--hosts=a -- train --modl=x", "the command has --modl, which train does not know; the nearest are model and"),
+    ("--hosts=a -- train --modl=x", "Unknown command line flag 'modl'. Did you mean: model"),
+    ("--hosts=a -- train --batch_size=none", "flag --batch_size=none: invalid literal for int() with base 10: 'none'"),
+    ("--hosts=a -- train --batch_size=0", "--batch_size is 0; it must be"),
+    ("--hosts=a -- train --max_steps=3 lenet", "'lenet' is not a flag; write --name=value"),
+    ("--hosts=a -- train --config=no.yaml", "--config is 'no.yaml', which cannot be read"),
 ]
 
 

@@ -21,6 +21,7 @@ from mtf_hetero.cli.search_status import SearchStatus
 from mtf_hetero.cli.train.config import Config
 from mtf_hetero.cli.train.prepare import place, prepare
 from mtf_hetero.cost import kinds, machines
+from mtf_hetero.keras import networks
 from mtf_hetero.models import MODELS
 from mtf_hetero.planner import answering, planning, verdict
 from mtf_hetero.planner import plan as plan_lib
@@ -199,6 +200,17 @@ def test_a_network_has_its_own_size_unless_another_one_is_given():
     assert (2, 40, 40, 3) in shapes
     found = network.find(parse_flags("--model=keras:MobileNetV3Small"))
     assert found.about == "batches of 128 images of 224 x 224 in float32"
+
+
+@pytest.mark.parametrize("name", ["EfficientNetB0", "ConvNeXtTiny"])
+def test_the_weights_of_a_planned_network_have_no_values(name):
+    """Nobody reads them; what is not trained has values, which EfficientNet's normalization reads."""
+    planned, trained = (networks.construct(name, image_shape=None, classes=3, seed=seed) for seed in (None, 1))
+    forms = [[(v.shape, v.dtype, v.trainable) for v in model.variables] for model in (planned, trained)]
+    assert forms[0] == forms[1]
+    for variables, has_values in ((planned.trainable_variables, False), (planned.non_trainable_variables, True)):
+        found = [tf.raw_ops.VarIsInitializedOp(resource=v.value.handle) for v in variables]
+        assert all(bool(has_value) == has_values for has_value in found)
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,7 @@ OWNERS = {  # what has private names that the library uses -> an object of it, a
         lambda: importlib.import_module("tensorflow_datasets.image_classification.mnist").MNIST,
         "_get_pkg_dir_path",
     ),
+    "keras.Variable": (lambda: _keras().Variable(1.0), "_initialize_with_initializer _value"),
     "keras.layers.Layer": (lambda: _keras().layers.Dense(1), "_flatten_layers _inbound_nodes"),
     "argparse": (lambda: argparse, "_ArgumentGroup"),
     "atexit": (lambda: atexit, "_run_exitfuncs"),

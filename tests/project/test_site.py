@@ -20,6 +20,8 @@ def test_the_site_builds(tmp_path):
     assert "mtf_hetero.UnevenMeshImpl" in pages["api"] and "laid_out_volumes" in pages["api_training"]
     assert 'class="example"' not in pages["api"] and '<span class="gp">' in pages["api"]  # examples are code, not prose
     assert [pages[page].count('class="tabbed-block"') for page in ("index", "layouts")] == [3, 3]
+    assert all("unpkg.com" not in page.partition("location.protocol == 'file:'")[0] for page in pages.values())
+    assert all(page.count("unpkg.com") == 1 for page in pages.values())
     assert "glossary.html" in pages["changelog"] and "how_it_works.html" in pages["contributing"]
 
 

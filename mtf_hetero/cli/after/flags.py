@@ -14,7 +14,8 @@ from mtf_hetero.cli.train import config_file
 from mtf_hetero.cli.train.config import Config, value_type
 from mtf_hetero.placement.request import AUTO
 
-TRAINED = ("model", "dataset", "data_dir", "image_size", "seed", "batch_size")  # read from the run's config.yaml
+# Read from the run's config.yaml
+TRAINED = ("model", "dataset", "data_dir", "image_size", "seed", "batch_size", "compute_dtype")
 PLACED = (  # never read from config.yaml: the devices of the training may be gone
     *("layout", "mesh_shape", "list_speed", "dense_shares", "dense_rounds"),
     *("devices", "workers", "port", "local_cluster"),

@@ -65,8 +65,11 @@ _FLAGS = {field: _define(field) for field in dataclasses.fields(config_lib.Confi
 _CONFIG = flags.DEFINE_string("config", None, help_lib.CONFIG_HELP)
 
 
-def read_config() -> config_lib.Config:
+def read_config(*, announces: bool = True) -> config_lib.Config:
     """Return the configuration of the flags, and the file that they name or that the resumed run left.
+
+    Args:
+      announces: whether to print the flags of the resumed run.
 
     Raises:
       ValueError: a value is out of range, or a file is invalid.
@@ -78,7 +81,7 @@ def read_config() -> config_lib.Config:
         directory = given.get("model_dir") or ""
         config_file.check_resumed(directory, given)
         values = config_file.load_resumed(directory, given)
-        if not given.get("quiet", values.get("quiet")):
+        if announces and not given.get("quiet", values.get("quiet")):
             sys.stdout.write(config_file.describe_resumed(directory, values))
     for field, flag in _FLAGS.items():
         if field.name in values and field.name not in given:
@@ -88,24 +91,39 @@ def read_config() -> config_lib.Config:
     return config_lib.Config(**values)
 
 
+def check(arguments: Sequence[str]) -> None:
+    """Find mistakes in a command line, without training.
+
+    Raises:
+      ValueError: in one line, what is wrong.
+    """
+    if not set(arguments) & (_HELP | _FULL_HELP):
+        _read(arguments, announces=False)
+
+
+def _read(arguments: Sequence[str], *, announces: bool = True) -> config_lib.Config:
+    """Return the configuration of a command line, which has nothing but flags."""
+    if rest := command_line.read_flags([PROGRAM, *arguments])[1:]:
+        raise ValueError(f"{rest[0]!r} is not a flag; write --name=value")
+    return read_config(announces=announces)
+
+
 def main(argv: Sequence[str] | None = None, program: str = PROGRAM) -> int:
     """Train by the command line, and return the exit code."""
     arguments = sys.argv[1:] if argv is None else list(argv)
     if asked := set(arguments) & (_HELP | _FULL_HELP):
         print(_help(program, full=bool(asked & _FULL_HELP)), flush=True)
         return 0
-    return _train(command_line.parse_flags([program, *arguments])[1:])
+    return _train(arguments)
 
 
-def _train(rest: Sequence[str]) -> int:
-    """Train by the flags that are parsed, if nothing else is given, and return the exit code."""
+def _train(arguments: Sequence[str]) -> int:
+    """Train by a command line, and return the exit code."""
     training = None
     try:
         with leaving.StopOnSignal() as stop, contextlib.ExitStack() as stack:
             try:
-                if rest:
-                    raise ValueError(f"{rest[0]!r} is not a flag; write --name=value")
-                config = read_config()
+                config = _read(arguments)
                 if config.local_cluster is not None:
                     isolation.enter()
                 # TensorFlow is loaded after the flags are checked; its start-up messages are not for the user

@@ -197,7 +197,7 @@ class Config:
         "bfloat16: compute the network in this type, and keep weights, updates and the loss in float32 (mixed "
         "precision). It saves memory of activations, and is faster on GPUs with tensor cores. By default float32. "
         "A Keras file has a dtype policy in place of this flag.",
-        kind=Text(("bfloat16",)),
+        kind=Text(("bfloat16", "float32")),
     )
     wire_dtype: str | None = _flag(
         None,

@@ -8,9 +8,10 @@ Most of what the lowering adds is not counted: halos, copies for other devices, 
 100 MB on, and within 30 % for several.
 """
 
+import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias, cast
 
 from mtf_hetero._compat import mtf
 from mtf_hetero.cost.memory import executor, liveness
@@ -20,6 +21,7 @@ from mtf_hetero.graph.walk import size_bytes
 from mtf_hetero.layers import DrawOperation
 from mtf_hetero.layout import Layout
 
+Fraction: TypeAlias = Callable[[Sequence[str]], float]
 _ELEMENTWISE = (
     mtf.AddOperation,
     mtf.BinaryOpWithBroadcasting,
@@ -40,26 +42,59 @@ class Footprint:
     """
 
     def __init__(self, operations: Sequence[mtf.Operation]) -> None:
-        nodes = _nodes(operations)
-        peaks = liveness.peaks(nodes, executor.events(nodes))
-        self.parts = cast("Mapping[tuple[str, ...], int]", next(iter(peaks.values()), {}))
+        self._nodes = _nodes(operations)
+        self._names = [cast("tuple[str, ...]", node.label) for node in self._nodes]
+        self._events = tuple(executor.events(self._nodes))
+        self.parts = self._peak(self._nodes)
+
+    def _peak(self, nodes: Sequence[Node]) -> Mapping[tuple[str, ...], int]:
+        """Return the bytes by their dimensions at the moment when most are alive."""
+        peaks = liveness.peaks(nodes, self._events)
+        return cast("Mapping[tuple[str, ...], int]", next(iter(peaks.values()), {}))
 
     def bytes_on(self, layout: Layout, devices: Iterable[int]) -> tuple[int, ...]:
-        """Return the bytes that each of some devices needs in a layout with exact sizes."""
+        """Return the bytes that each of some devices needs in a layout with exact sizes, at the step's worst moment.
+
+        A device may need more at another moment: `peaks_on` says how much, and takes longer.
+        """
+
+        def add_parts(fraction: Fraction) -> int:
+            return math.ceil(math.fsum(size * fraction(names) for names, size in self.parts.items()))
+
+        return self._map_devices(layout, devices, add_parts)
+
+    def peaks_on(self, layout: Layout, devices: Iterable[int]) -> tuple[int, ...]:
+        """Return the bytes that each of some devices needs in a layout with exact sizes, at its own worst moment."""
+
+        def find_peak(fraction: Fraction) -> int:
+            scaled = (_scaled(node, fraction(names)) for node, names in zip(self._nodes, self._names, strict=True))
+            return sum(self._peak(list(scaled)).values())
+
+        return self._map_devices(layout, devices, find_peak)
+
+    def _map_devices(
+        self, layout: Layout, devices: Iterable[int], function: Callable[[Fraction], int]
+    ) -> tuple[int, ...]:
+        """Return what a function returns for each device, from the fraction that the device has of any tensor."""
         totals = [(name, sizes, sum(sizes), layout.axis_of(name) or 0) for name, sizes in layout.sizes]
         known: dict[tuple[int, ...], int] = {}
-        needed = []
+        found = []
         for pnum in devices:
             at = layout.coordinates(pnum)
             own = tuple(sizes[at[axis]] for _, sizes, _, axis in totals)
             if own not in known:
                 fractions = {name: sizes[at[axis]] / total for name, sizes, total, axis in totals}
-                parts = (
-                    size * math.prod(fractions.get(name, 1.0) for name in names) for names, size in self.parts.items()
-                )
-                known[own] = math.ceil(math.fsum(parts))
-            needed.append(known[own])
-        return tuple(needed)
+                known[own] = function(lambda names, of=fractions: math.prod(of.get(name, 1.0) for name in names))
+            found.append(known[own])
+        return tuple(found)
+
+
+def _scaled(node: Node, fraction: float) -> Node:
+    """Return a node of which a device has a fraction."""
+    if fraction == 1.0:
+        return node
+    outputs = tuple(dataclasses.replace(y, size_bytes=math.ceil(y.size_bytes * fraction)) for y in node.outputs)
+    return dataclasses.replace(node, outputs=outputs, scratch_bytes=math.ceil(node.scratch_bytes * fraction))
 
 
 def _nodes(operations: Sequence[mtf.Operation]) -> list[Node]:

@@ -36,6 +36,8 @@ class Variable:
     trainable: bool
     regularizer: Any
     constraint: Any
+    _value: tf.Variable
+    _initialize_with_initializer: Any
     def __init__(self, initializer: Any, shape: Any = None, dtype: Any = None, **options: Any) -> None: ...
     @property
     def name(self) -> str: ...
