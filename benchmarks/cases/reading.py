@@ -78,7 +78,7 @@ class Reading(Case):
                 row |= {"images_per_second": summarise([images / each for each in seconds])}
                 row |= {"sent_bytes": trainings[-1]["sent_bytes"][-1], "losses": trainings[0]["losses"][: self.epochs]}
                 row |= compare_losses(row["losses"], found[ALONE][0]["losses"][: self.epochs])
-                writer.write(f"{network}/{link or 'loopback'}", self.columns(**row))
+                writer.write(f"{network}/{link or 'loopback'}/{way}", self.columns(**row))
                 bar.update()
 
         return measure

@@ -24,17 +24,14 @@ def _more(row: Row, kind: str = "cpu") -> float:
 
 
 def _draw(rows: Sequence[Row], path: pathlib.Path) -> None:
-    figure, axes = drawing.make(1, 1, width=9.2, height=0.22 * len(rows) + 0.8)
     lengths = {
         row["model"]: {CONSTRUCTOR: _seconds(row, CONSTRUCTOR) or 0.0, PLAN: max(_more(row), 0.0)} for row in rows
     }
-    drawing.stacked_bars(axes[0, 0], lengths, _COLOURS, height=0.7)
-    axes[0, 0].axvline(_GOAL, color=drawing.GREY, linestyle="--", linewidth=1)
-    axes[0, 0].set_xlabel("seconds of processors (dashed: the goal)")
-    drawing.legend(
-        figure, {"Keras's imports and constructor": _COLOURS[CONSTRUCTOR], "the rest of plan": _COLOURS[PLAN]}
-    )
-    drawing.save(figure, path)
+    colours = {"Keras's imports and constructor": _COLOURS[CONSTRUCTOR], "the rest of plan": _COLOURS[PLAN]}
+    with drawing.panels(path, width=9.2, height=0.22 * len(rows) + 0.8, colours=colours) as (ax,):
+        drawing.stacked_bars(ax, lengths, _COLOURS, height=0.7)
+        ax.axvline(_GOAL, color=drawing.GREY, linestyle="--", linewidth=1)
+        ax.set_xlabel("seconds of processors (dashed: the goal)")
 
 
 def _conclude(rows: Sequence[Row]) -> list[str]:
