@@ -21,7 +21,6 @@ class Reading:
     """Two workers, and images.
 
     Args:
-      network: "convolution" or "ResNet50".
       pixels: along a side of an image.
       images: their number.
       batch_size: images of a step.
@@ -31,9 +30,9 @@ class Reading:
     """
 
     def __init__(
-        self, network: str, pixels: int, images: int, batch_size: int, link: int, fractions: Sequence[float], seed: int
+        self, pixels: int, images: int, batch_size: int, link: int, fractions: Sequence[float], seed: int
     ) -> None:
-        self._network, self._batch_size, self._seed = network, batch_size, seed
+        self._batch_size, self._seed = batch_size, seed
         self._local = LocalCluster(list(fractions))
         self._cluster: Cluster = self._local.__enter__()
         if link:
@@ -82,13 +81,9 @@ class Reading:
         yield from self._files()
 
     def _make_model(self) -> keras.Model:
-        shape = self._images.shape[1:]
-        if self._network == "ResNet50":
-            model = keras.applications.ResNet50(weights=None, input_shape=shape, classes=_CLASSES)
-        else:
-            layers = [keras.layers.Rescaling(1 / 255), keras.layers.Conv2D(8, 3, strides=4)]
-            layers += [keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(_CLASSES, activation="softmax")]
-            model = keras.Sequential([keras.Input(shape), *layers])
+        layers = [keras.layers.Rescaling(1 / 255), keras.layers.Conv2D(8, 3, strides=4)]
+        layers += [keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(_CLASSES, activation="softmax")]
+        model = keras.Sequential([keras.Input(self._images.shape[1:]), *layers])
         model.compile(keras.optimizers.SGD(0.01), "sparse_categorical_crossentropy")
         return model
 
