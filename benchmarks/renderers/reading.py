@@ -31,7 +31,7 @@ def _ratios(groups: Mapping[str, Sequence[Row]], way: str, than: str) -> list[fl
 def _draw(groups: Mapping[str, Sequence[Row]], path: pathlib.Path) -> None:
     colours = dict(zip(_WAYS, drawing.COLOURS, strict=False))
     legend = {_WAYS[way]: colour for way, colour in colours.items()}
-    with drawing.panels(path, len(groups), 3, width=3.2, height=1.5, colours=legend, ncols=2) as axes:
+    with drawing.panels(path, len(groups), 3, width=3.2, height=2.2, colours=legend, ncols=2, sharex=True) as axes:
         for ax, (setting, rows) in zip(axes, groups.items(), strict=True):
             lengths = {row["way"]: row[_COLUMN] for row in rows}
             drawing.bars(ax, lengths, [colours[way] for way in lengths], "images per second")
@@ -60,8 +60,8 @@ def render(rows: Sequence[Row]) -> Report:
         f"{first['pixels']} x {first['pixels']}, of which the network of one convolution computes less than the "
         f"decoder of PNG does. Images per second: median (minimum to maximum) of the epochs of {first['repeats']} "
         "trainings in turns, without the first epoch; of arrays, without the first three, in which they are sent. "
-        "Each process sends at most what its link lets pass. Sent is what goes over the links in the last epoch. The training process "
-        "shares the two cores with the workers, whose images it draws or sends.",
+        "Each process sends at most what its link lets pass. Sent is what goes over the links in the last epoch. The "
+        "training process shares the two cores with the workers, whose images it draws or sends.",
         tabulate(rows, columns, labels=2),
         bullets(could_not("measured", rows)),
     ]
