@@ -33,7 +33,7 @@ class Reading(Case):
     """The case."""
 
     name: ClassVar[str] = "reading"
-    summary: ClassVar[str] = "images per second of workers that read their own examples"
+    summary: ClassVar[str] = "images per second, by who reads the examples"
     minutes: ClassVar[float] = 7
     small: ClassVar[Mapping[str, Any]] = {
         "links": (LOOPBACK,),

@@ -31,7 +31,7 @@ def _ratios(groups: Mapping[str, Sequence[Row]], way: str, than: str) -> list[fl
 def _draw(groups: Mapping[str, Sequence[Row]], path: pathlib.Path) -> None:
     colours = dict(zip(_WAYS, drawing.COLOURS, strict=False))
     legend = {_WAYS[way]: colour for way, colour in colours.items()}
-    with drawing.panels(path, len(groups), 3, width=3.2, height=2.2, colours=legend, ncols=2, sharex=True) as axes:
+    with drawing.panels(path, len(groups), 3, width=3.06, height=2.2, colours=legend, ncols=2, sharex=True) as axes:
         for ax, (setting, rows) in zip(axes, groups.items(), strict=True):
             lengths = {row["way"]: row[_COLUMN] for row in rows}
             drawing.bars(ax, lengths, [colours[way] for way in lengths], "images per second")
