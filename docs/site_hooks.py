@@ -57,6 +57,11 @@ def on_post_page(output: str, **_: Any) -> str:
     return output.replace(SHIM, f"<script>location.protocol == 'file:' && document.write('{ESCAPED_SHIM}')</script>")
 
 
+def on_post_template(output_content: str, **_: Any) -> str:
+    """Do the same in the page for addresses that do not exist."""
+    return on_post_page(output_content)
+
+
 def _tabs(match: re.Match[str]) -> str:
     names_and_texts = TAB.split(match[1])[1:]
     tabs = zip(names_and_texts[::2], names_and_texts[1::2], strict=True)
