@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from mtf_hetero._compat import tf
-from mtf_hetero.data.cutting import Cut, Loader, cut
+from mtf_hetero.data.cutting import Cut, Loader, cut, is_dense
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
@@ -186,7 +186,7 @@ def batches(dataset: tf.data.Dataset, passes: int = 1) -> Pipeline:
       ...     loss = divided(images, labels)
     """
     for spec in tf.nest.flatten(dataset.element_spec):
-        if type(spec) is not tf.TensorSpec or not spec.shape.rank or None in spec.shape.as_list()[1:]:
+        if not is_dense(spec):
             raise ValueError(
                 f"a component of a batch is {spec}; give dense tensors whose sizes but the first are known"
             )

@@ -201,7 +201,8 @@ class _Cutter:
         specs = [*_flat(mapped._input_dataset.element_spec), *_flat(mapped.element_spec)]
         if not all(type(spec) is tf.TensorSpec for spec in specs):
             return "examples that are no dense tensors"
-        if not all(spec.shape.rank is not None for spec in specs) or not _is_known(mapped.element_spec):
+        made = _flat(mapped.element_spec)
+        if any(spec.shape.rank is None for spec in specs) or any(None in spec.shape.as_list()[1:] for spec in made):
             return "an example whose shape is not known; call set_shape() in map()"
         graph = mapped._map_func.function.graph
         captured = mapped._map_func.function.captured_inputs
@@ -210,7 +211,7 @@ class _Cutter:
         nbytes = graph.as_graph_def().ByteSize() + sum(np.asarray(tensor).nbytes for tensor in captured)
         if nbytes > _MOST_CONSTANTS:
             return "a large array in map(); give its rows by from_tensor_slices()"
-        for node in _nodes(graph):
+        for node in list_nodes(graph):
             if node.op in facts.PYTHON:
                 return "Python code in map(); write it in TensorFlow"
             if node.op in facts.DRAWS:
@@ -242,9 +243,9 @@ def _describe(dataset: object) -> str:
     return told.get(name, f"a step {name} of the pipeline")
 
 
-def _is_known(spec: object) -> bool:
-    """Return whether all sizes but the first, of the batch, are known."""
-    return all(size is not None for part in _flat(spec) for size in part.shape.as_list()[1:])
+def is_dense(spec: tf.TypeSpec) -> bool:
+    """Return whether a component of batches is a dense tensor of which all sizes but the first are known."""
+    return type(spec) is tf.TensorSpec and bool(spec.shape.rank) and None not in spec.shape.as_list()[1:]
 
 
 def _is_seeded(dataset: tf.data.Dataset) -> bool:
@@ -339,12 +340,12 @@ def _ends_with_prefetch(dataset: tf.data.Dataset) -> bool:
 
 def _calls_python(dataset: tf.data.Dataset) -> bool:
     """Return whether a pipeline calls a Python function for its elements."""
-    kinds = {node.op for function in dataset._functions() for node in _nodes(function.function.graph)}
+    kinds = {node.op for function in dataset._functions() for node in list_nodes(function.function.graph)}
     return not kinds.isdisjoint(facts.PYTHON) or any(map(_calls_python, dataset._inputs()))
 
 
-def _nodes(graph: "FuncGraph") -> Iterator[tf.NodeDef]:
-    """Yield the nodes of a function, and of the functions that it calls."""
+def list_nodes(graph: tf.Graph) -> Iterator[tf.NodeDef]:
+    """Yield the nodes of a graph, and of the functions that it calls."""
     graph_def = graph.as_graph_def()
     yield from graph_def.node
     for function in graph_def.library.function:

@@ -13,6 +13,7 @@ import numpy as np
 
 from mtf_hetero._compat import tf
 from mtf_hetero._support import facts, functions
+from mtf_hetero.data.cutting import list_nodes
 from mtf_hetero.data.pictures import crop_and_resize
 from mtf_hetero.data.records import assert_usable
 from mtf_hetero.data.source import TEST, TRAIN, CompressedConstant, CompressedStrings, OwnImages, Source
@@ -171,9 +172,7 @@ def _example(name: str, structure: Any, decode: Callable[..., object] | None, le
 
 def _check_plain(name: str, graph: tf.Graph) -> None:
     """Raise ValueError if operations of a graph call Python, which a worker cannot do."""
-    definition = graph.as_graph_def()
-    nodes = [*definition.node, *(node for function in definition.library.function for node in function.node_def)]
-    if found := sorted({node.op for node in nodes} & facts.PYTHON):
+    if found := sorted({node.op for node in list_nodes(graph)} & facts.PYTHON):
         raise ValueError(
             f"dataset {name!r}: 'decode' calls Python ({found[0]}), which workers cannot; write it with TensorFlow's "
             "operations"

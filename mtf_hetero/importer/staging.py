@@ -22,6 +22,7 @@ from mtf_hetero.mesh.mesh_impl import UnevenMeshImpl
 from mtf_hetero.mesh.tensors import LaidOutTensor
 from mtf_hetero.training.runtime import Run, Runtime
 
+_Pieces = dict[Stored, Iterator[Piece]]  # of arrays that are still to be sent in a session
 _HERE = "/cpu:0"  # where it is fed
 _ASK_SECONDS = 0.5  # between two looks whether the worker that a batch waits for was lost
 _END_SECONDS = 5.0  # for the end of a call, which takes less unless a worker was lost
@@ -235,6 +236,21 @@ def _are_alike(here: np.ndarray, there: np.ndarray) -> bool:
     return np.allclose(here, there, rtol=1e-3, atol=1e-3 * float(np.max(np.abs(here), initial=0.0)), equal_nan=True)
 
 
+def _is_stored(stage: Stage, batch: Batch, run: Run, pieces: _Pieces) -> bool:
+    """Return whether the workers have all arrays that they need; if not, send them another piece."""
+    stored = None if batch.loader is None else batch.loader.stored
+    if stored is None:
+        return True
+    if stored not in pieces:
+        if not stored.pays(stage.key.graph):
+            return False
+        pieces[stored] = stored.pieces(stage.key.graph, sum(array.nbytes for array in batch.values()))
+    piece = next(pieces[stored], None)
+    if piece is not None:
+        run(*piece)
+    return piece is None
+
+
 class _Line:
     """Calls functions one after the other in a daemon thread, for a call may wait for a lost worker for ever."""
 
@@ -278,14 +294,14 @@ class Loads:
         self._pending: dict[tuple[Stage, Batch], concurrent.futures.Future[int]] = {}
         self._compared: set[Loader] = set()
         self._told = {""}
-        self._pieces: dict[Stored, Iterator[Piece]] = {}  # that are still to be sent
+        self._pieces: _Pieces = {}
 
     def begin(self, stage: Stage, batch: Batch) -> None:
         """Begin to load a batch, unless that was begun."""
         if (stage, batch) in self._pending:
             return
         self._line = self._line or _Line()
-        load = functools.partial(self._load, stage, batch, self._runtime.run_beside())
+        load = functools.partial(self._load, stage, batch, self._runtime.run_beside(), self._pieces)
         self._pending[stage, batch] = self._line.begin(load)
 
     def take(self, stage: Stage, batch: Batch, *, trains: bool) -> int:
@@ -322,8 +338,9 @@ class Loads:
         """End the thread, unless it waits for a lost worker."""
         self.forget(_END_SECONDS)
 
-    def _load(self, stage: Stage, batch: Batch, run: Run) -> int:
-        if stage.loads and not batch.is_whole and self._is_stored(batch, run):
+    def _load(self, stage: Stage, batch: Batch, run: Run, pieces: _Pieces) -> int:
+        """Load a batch; `run` and `pieces` are those of the session for which it was begun, which may have ended."""
+        if stage.loads and not batch.is_whole and _is_stored(stage, batch, run, pieces):
             why = self._try_load(stage, batch, key := next(self._keys), run)
             if not why:
                 return key
@@ -338,20 +355,6 @@ class Loads:
             tf.logging.warning("this process makes the batches and sends them to the workers, because of %s", batch.why)
         stage.put(batch, key := next(self._keys), run)
         return key
-
-    def _is_stored(self, batch: Batch, run: Run) -> bool:
-        """Return whether the workers have all arrays that they need; if not, send them another piece."""
-        stored = None if batch.loader is None else batch.loader.stored
-        if stored is None:
-            return True
-        if stored not in self._pieces:
-            if not stored.pays(self._runtime.graph):
-                return False
-            self._pieces[stored] = stored.pieces(self._runtime.graph, sum(array.nbytes for array in batch.values()))
-        piece = next(self._pieces[stored], None)
-        if piece is not None:
-            run(*piece)
-        return piece is None
 
     def _try_load(self, stage: Stage, batch: Batch, key: int, run: Run) -> str:
         """Have the workers load a batch; returns why they cannot, "" if they did."""

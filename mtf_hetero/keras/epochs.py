@@ -10,7 +10,7 @@ import numpy as np
 
 from mtf_hetero._compat import tf
 from mtf_hetero.data.batches import Pipeline
-from mtf_hetero.data.cutting import Cut, Loader, cut
+from mtf_hetero.data.cutting import Cut, Loader, cut, is_dense
 from mtf_hetero.data.stored import Stored
 
 
@@ -60,10 +60,7 @@ def _cut(dataset: tf.data.Dataset, adapter: _Adapter, epochs: int) -> Cut | None
     """
     if not isinstance(dataset, tf.compat.v2.data.Dataset):
         return None
-    specs = tf.nest.flatten(dataset.element_spec)
-    if not all(type(spec) is tf.TensorSpec and spec.shape.rank for spec in specs):
-        return None
-    if any(size is None for spec in specs for size in spec.shape.as_list()[1:]):
+    if not all(map(is_dense, tf.nest.flatten(dataset.element_spec))):
         return None
     if type(adapter).__name__ == "ArrayDataAdapter":
         return _cut_arrays(dataset, adapter, epochs)
