@@ -3,7 +3,6 @@
 import concurrent.futures
 import functools
 import itertools
-import queue
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -251,38 +250,17 @@ def _is_stored(stage: Stage, batch: Batch, run: Run, pieces: _Pieces) -> bool:
     return piece is None
 
 
-class _Line:
-    """Calls functions one after the other in a daemon thread, for a call may wait for a lost worker for ever."""
-
-    def __init__(self) -> None:
-        self._calls: queue.SimpleQueue[tuple[concurrent.futures.Future[int], Callable[[], int]] | None]
-        self._calls = queue.SimpleQueue()
-        self._is_ended = False
-        self._end = threads.begin(self._work, "loads")
-
-    def begin(self, call: Callable[[], int]) -> concurrent.futures.Future[int]:
-        """Call a function after those before it; returns the future of its result."""
-        future: concurrent.futures.Future[int] = concurrent.futures.Future()
-        self._calls.put((future, call))
-        return future
-
-    def end(self, wait_seconds: float) -> None:
-        """Call nothing more; wait for the present call, no longer than some seconds."""
-        self._is_ended = True
-        self._calls.put(None)
-        concurrent.futures.wait([self._end], wait_seconds)
-
-    def _work(self) -> None:
-        while (entry := self._calls.get()) is not None and not self._is_ended:
-            future, call = entry
-            try:
-                future.set_result(call())
-            except BaseException as error:
-                future.set_exception(error)
+def _call_after(before: concurrent.futures.Future[int] | None, load: Callable[[], int]) -> int:
+    """Load a batch after the one before it: the next step needs that one first."""
+    if before is not None:
+        concurrent.futures.wait([before])
+    return load()
 
 
 class Loads:
-    """Loads batches on a thread of its own, while a step runs.
+    """Loads batches one after the other on other threads, while a step runs.
+
+    They are daemon threads, because a load may wait for a lost worker for ever.
 
     Args:
       runtime: the session. Before it opens another one, `forget` what was loaded.
@@ -290,7 +268,7 @@ class Loads:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime, self._keys = runtime, itertools.count()
-        self._line: _Line | None = None
+        self._last: concurrent.futures.Future[int] | None = None
         self._pending: dict[tuple[Stage, Batch], concurrent.futures.Future[int]] = {}
         self._compared: set[Loader] = set()
         self._told = {""}
@@ -300,9 +278,10 @@ class Loads:
         """Begin to load a batch, unless that was begun."""
         if (stage, batch) in self._pending:
             return
-        self._line = self._line or _Line()
         load = functools.partial(self._load, stage, batch, self._runtime.run_beside(), self._pieces)
-        self._pending[stage, batch] = self._line.begin(load)
+        self._last = self._pending[stage, batch] = threads.begin(
+            functools.partial(_call_after, self._last, load), "load"
+        )
 
     def take(self, stage: Stage, batch: Batch, *, trains: bool) -> int:
         """Return the number under which a batch lies on the devices. The step must take it.
@@ -328,14 +307,14 @@ class Loads:
         return key
 
     def forget(self, wait_seconds: float = 0.0) -> None:
-        """Forget what was loaded, and load nothing more: the session ends."""
+        """Forget what was loaded: the session ends."""
         self._pending, self._pieces = {}, {}
-        if self._line is not None:
-            self._line.end(wait_seconds)
-            self._line = None
+        if self._last is not None:
+            concurrent.futures.wait([self._last], wait_seconds)
+            self._last = None
 
     def close(self) -> None:
-        """End the thread, unless it waits for a lost worker."""
+        """Wait for the loads that were begun, unless they wait for a lost worker."""
         self.forget(_END_SECONDS)
 
     def _load(self, stage: Stage, batch: Batch, run: Run, pieces: _Pieces) -> int:
