@@ -5,6 +5,7 @@ mesh of many processors, most slices differ only in their place. So the operatio
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar
 
@@ -55,7 +56,7 @@ def parallel(devices: Sequence[str], fn: Callable[..., T], *args: Sequence[objec
 
 
 def call_each(devices: Sequence[str], fn: Callable[..., T], calls: Sequence[Sequence[object]]) -> list[T]:
-    """Call a function on each device.
+    """Call a function on each device, once for processors of one device that have the same arguments.
 
     It is called once for each kind of device, CPU or other, and of arguments: tensors of the same types and shapes, and
     other arguments that are equal. What it makes is copied where nothing but these arguments enters it; elsewhere it is
@@ -73,19 +74,70 @@ def call_each(devices: Sequence[str], fn: Callable[..., T], calls: Sequence[Sequ
     graph = tf.get_default_graph()
     if tf.executing_eagerly() or graph._get_control_flow_context() is not None:
         return mtf.parallel(list(devices), lambda call: fn(*call), list(calls))
-    kinds = [_kind((is_cpu(device), *call)) for device, call in zip(devices, calls, strict=True)]
+    places = _find_places(devices, calls)
+    kinds = [_kind((is_cpu(place), *call)) for place, call in zip(places, calls, strict=True)]
     copies, is_kept = _cached_copies(fn, calls[0], graph)
-    results = []
-    for pnum, (device, call, kind) in enumerate(zip(devices, calls, kinds, strict=True)):
+    results: list[T] = []
+    made: dict[Hashable, T] = {}
+    users: dict[Hashable, list[int]] = {}
+    for pnum, (place, call, kind) in enumerate(zip(places, calls, kinds, strict=True)):
+        key = pnum if kind is None else (place, kind, *(id(x) for x in call if isinstance(x, tf.Tensor)))
         copy = copies.get(kind)
-        if copy is not None:
-            results.append(copy.make(call, device, f"parallel_{pnum}"))
-            continue
-        with tf.device(device), tf.variable_scope(f"parallel_{pnum}"):  # as mtf does
-            results.append(fn(*call))
-            if kind not in copies:
-                copies[kind] = _try_copy(call, results[-1]) if is_kept or kind in kinds[pnum + 1 :] else None
+        if key in made:
+            pass
+        elif copy is not None:
+            made[key] = copy.make(call, place, f"parallel_{pnum}")
+        else:
+            with tf.device(place), tf.variable_scope(f"parallel_{pnum}"):  # as mtf does
+                made[key] = fn(*call)
+                if kind not in copies:
+                    copies[kind] = _try_copy(call, made[key]) if is_kept or kind in kinds[pnum + 1 :] else None
+        results.append(made[key])
+        users.setdefault(key, []).append(pnum)
+    if len(set(devices)) < len(devices):
+        for key, (pnum, *others) in users.items():
+            if not others:
+                _note_slot(devices[:pnum].count(devices[pnum]), calls[pnum], made[key])
     return results
+
+
+def slot_of_operations(graph: tf.Graph) -> dict[tf.Operation, int]:
+    """Return which slot of its device an operation computes for, of those that compute for one alone."""
+    return graph_cache(graph, "slots")
+
+
+def _note_slot(slot: int, call: Sequence[object], result: object) -> None:
+    """Note the operations between a call's arguments and its result as those of a slot."""
+    noted = slot_of_operations(tf.get_default_graph())
+    given = {x.op for x in call if isinstance(x, tf.Tensor)}
+    left = [x.op for x in tf.nest.flatten(result) if isinstance(x, tf.Tensor)]
+    while left:
+        op = left.pop()
+        if op not in given and op not in noted and op.inputs:  # constants are shared
+            noted[op] = slot
+            left += [x.op for x in op.inputs]
+
+
+def _find_places(devices: Sequence[str], calls: Sequence[Sequence[object]]) -> list[str]:
+    """Return the device that computes each call: the processor's own, or the one that has all tensors of the call.
+
+    A processor has tensors of another one where it takes no part: a sum that it has no addend of, a variable that it
+    does not hold. What follows from these alone is computed once, and sent if the processor needs it.
+    """
+    known = {full_name(device): device for device in devices}
+    if len(known) == 1:
+        return list(devices)
+    places = []
+    for device, call in zip(devices, calls, strict=True):
+        homes = {x.device for x in call if isinstance(x, tf.Tensor)}
+        places.append(known.get(homes.pop(), device) if len(homes) == 1 else device)
+    return places
+
+
+@functools.cache
+def full_name(device: str) -> str:
+    """Return the name of a device as its operations have it."""
+    return tf.DeviceSpec.from_string(device).to_string()
 
 
 def _cached_copies(

@@ -146,7 +146,7 @@ class Model:
         """
         layout = self.priced(layout)
         operations = self.operations if operations is None else tuple(operations)
-        key = operations, layout.mesh_shape, layout.rules, layout.sizes
+        key = operations, layout.mesh_shape, layout.rules, layout.sizes, layout.slots
         if key not in self._sent:
             self._sent[key] = self._step.part(operations).sent(layout)
         return self._sent[key]
@@ -156,7 +156,8 @@ class Model:
         dims = [mtf.Dimension(name, max(extents)) for name, extents in self.families.extents.items()]
         split = [(dim.name, layout.axis_name_of(dim), layout.split(dim.name, dim.size)) for dim in dims]
         rules = [(name, axis) for name, axis, _ in split if axis is not None]
-        return Layout(layout.mesh_shape, rules, (), {name: sizes for name, axis, sizes in split if axis is not None})
+        sizes = {name: sizes for name, axis, sizes in split if axis is not None}
+        return Layout(layout.mesh_shape, rules, (), sizes, layout.slots)
 
     def priced(self, layout: Layout) -> Layout:
         """Return a layout with exact sizes, as a Sample if few devices stand for all."""
@@ -165,7 +166,9 @@ class Model:
             return layout
         key = layout.rules, layout.sizes
         if key not in self._samples:
-            self._samples[key] = Sample(layout.mesh_shape, layout.rules, layout.shares, layout.sizes, self.crowds)
+            self._samples[key] = Sample(
+                layout.mesh_shape, layout.rules, layout.shares, layout.sizes, crowds=self.crowds
+            )
         return self._samples[key]
 
     def _with_sizes(self, layout: Layout) -> Layout:

@@ -188,6 +188,11 @@ class Sample(Layout):
         """The number of processors that stand for all."""
         return len(self.crowd.shown)
 
+    @functools.cached_property
+    def places(self) -> tuple[int, ...]:
+        """A device for each processor that stands for all: those of many devices have no slots."""
+        return tuple(range(self.size))
+
     @property
     def shown_shape(self) -> list[tuple[str, int]]:
         """Each mesh axis, with the number of its coordinates that stand for all."""

@@ -10,12 +10,10 @@ import dataclasses
 import functools
 import itertools
 import math
-import numbers
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from mtf_hetero._support import names as names_lib
-from mtf_hetero.layout import partition
+from mtf_hetero.layout import checks, partition
 from mtf_hetero.layout.convert import (
     MeshShapeLike,
     RulesLike,
@@ -25,8 +23,6 @@ from mtf_hetero.layout.convert import (
     convert_to_weights,
 )
 from mtf_hetero.layout.errors import UnevenShapeError
-
-_NO_SHARE = "remove a processor that should do nothing, or give the Layout sizes with a zero for this processor"
 
 
 class Dim(Protocol):
@@ -59,10 +55,6 @@ def _divide(axis: int, total: int, weights: tuple[float, ...]) -> _Division:
     return _Division(axis, partition.split_among_positive(total, weights))
 
 
-def _count_numbers(numbers: Sequence[object]) -> str:
-    return f"{len(numbers)} number{'s' * (len(numbers) != 1)}"
-
-
 @dataclasses.dataclass(frozen=True)
 class Layout:
     """The places of a graph's tensors on a mesh of processors.
@@ -74,9 +66,11 @@ class Layout:
       sizes: {tensor dimension: exact size of each slice}. Wins over the shares. Where the dimension occurs with
         another extent (a pooled height, say), it is divided in proportion to these sizes. A size may be zero: that
         processor has an empty slice of every tensor with the dimension, and takes no part in what is computed of it.
+      slots: {mesh axis: one number per device along the axis}. So many processors, one after another, are slots of that
+        device: places in time, which share its variables and compute in turn. An absent axis has a device for each.
 
     Raises:
-      ValueError: a rule, share or size that names something unknown or has the wrong count, a share that is not
+      ValueError: a rule, share, slot or size that names something unknown or has the wrong count, a share that is not
         positive, or sizes that are negative or all zero.
 
     Example:
@@ -85,12 +79,15 @@ class Layout:
       (42, 15, 3)
       >>> Layout("all:3", "filters:all", sizes={"filters": [45, 0, 15]}).split("filters", 20)
       (15, 0, 5)
+      >>> Layout("all:6", "batch:all", slots={"all": [4, 2]}).places  # the device of each processor
+      (0, 0, 0, 0, 1, 1)
     """
 
     mesh_shape: tuple[tuple[str, int], ...]
     rules: tuple[tuple[str, str], ...]
     shares: tuple[tuple[str, tuple[float, ...]], ...] = ()
     sizes: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    slots: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
     if TYPE_CHECKING:
 
@@ -100,6 +97,7 @@ class Layout:
             rules: RulesLike,
             shares: WeightsLike[float] | None = (),
             sizes: WeightsLike[int] | None = (),
+            slots: WeightsLike[int] | None = (),
         ) -> None: ...
 
     def __post_init__(self) -> None:
@@ -108,44 +106,8 @@ class Layout:
         set_field("rules", convert_to_rules(self.rules))
         set_field("shares", convert_to_weights(self.shares))
         set_field("sizes", convert_to_weights(self.sizes))
-        names_lib.check_axes(self.rules, self._axis_names, self.mesh_text, self.size)
-        self._check_shares()
-        self._check_sizes()
-        self._dim_to_axis  # noqa: B018 - raises where a dimension has two axes
-
-    def _check_shares(self) -> None:
-        for axis, shares in self.shares:
-            if axis not in self._axis_names:
-                raise ValueError(names_lib.absent_axis("shares name", axis, self._axis_names, self.mesh_text))
-            count = self.mesh_shape[self._axis_names.index(axis)][1]
-            if len(shares) != count:
-                raise ValueError(
-                    f"shares of mesh axis {axis!r} are {list(shares)}: {_count_numbers(shares)} for {count} "
-                    "processors; give one per processor"
-                )
-            partition.check_shares(shares, name=f"shares of mesh axis {axis!r}", remedy=_NO_SHARE)
-
-    def _check_sizes(self) -> None:
-        for dim, sizes in self.sizes:
-            axis = self.axis_of(dim)
-            if axis is None:
-                raise ValueError(
-                    f"sizes name dimension {dim!r}, which no rule splits over the mesh {self.mesh_text}; add a rule "
-                    f"{dim}:AXIS or remove the sizes; the rules split {names_lib.listing(dim, self._dim_to_axis)}"
-                )
-            name, count = self.mesh_shape[axis]
-            if len(sizes) != count:
-                raise ValueError(
-                    f"sizes of dimension {dim!r} are {list(sizes)}: {_count_numbers(sizes)} for the {count} "
-                    f"processors of mesh axis {name!r}; give one per processor"
-                )
-            kinds = set(map(type, sizes))  # of thousands of processors, too
-            are_integers = all(issubclass(kind, numbers.Integral) and not issubclass(kind, bool) for kind in kinds)
-            if not are_integers or min(sizes) < 0 or not any(sizes):
-                raise ValueError(
-                    f"sizes of dimension {dim!r} are {list(sizes)}; each must be zero or a positive whole number, and "
-                    "at least one must be positive; use zero for a processor that should have no part of the dimension"
-                )
+        set_field("slots", convert_to_weights(self.slots))
+        checks.check(self, self._dim_to_axis)  # which raises where a dimension has two axes
 
     @functools.cached_property
     def _axis_names(self) -> tuple[str, ...]:
@@ -160,6 +122,22 @@ class Layout:
     def size(self) -> int:
         """Number of processors."""
         return math.prod(size for _, size in self.mesh_shape)
+
+    @functools.cached_property
+    def places(self) -> tuple[int, ...]:
+        """The number of each processor's device, in the order of the processors."""
+        slots = dict(self.slots)
+        along = [
+            [device for device, count in enumerate(slots.get(axis, (1,) * size)) for _ in range(count)]
+            for axis, size in self.mesh_shape
+        ]
+        numbers: dict[tuple[int, ...], int] = {}
+        return tuple(numbers.setdefault(place, len(numbers)) for place in itertools.product(*along))
+
+    @property
+    def device_count(self) -> int:
+        """Number of devices."""
+        return max(self.places) + 1
 
     @functools.cached_property
     def _dim_to_axis(self) -> dict[str, int]:

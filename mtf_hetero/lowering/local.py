@@ -22,7 +22,7 @@ def lower_variable(op: mtf.Variable, lowering: Lowering) -> None:
     after the same step's update.
     """
     mesh_impl = lowering.uneven(op)
-    lowering.variables[op] = variable = mesh_impl.LaidOutVariable(op, mesh_impl)
+    lowering.variables[op] = variable = mesh_impl.LaidOutVariable(op, mesh_impl, lowering.holders(op))
     lowering.set_tensor_lowering(op.outputs[0], _as_activation(mesh_impl, op, variable.value))
     lowering.add_counter("variables/trainable" if op.trainable else "variables/untrainable", op.outputs[0].size)
 

@@ -10,9 +10,11 @@ from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support import garbage
 from mtf_hetero._support.alike import forget_numbers
 from mtf_hetero._support.names import listing
+from mtf_hetero._support.ops import zeros
 from mtf_hetero.cluster.local_session import expect_devices
 from mtf_hetero.graph import merging, within
 from mtf_hetero.graph.names import dimension_sizes
+from mtf_hetero.graph.residents import Residents
 from mtf_hetero.layout import Layout
 from mtf_hetero.lowering import names, native
 from mtf_hetero.lowering.execution import Execution, mtf_lower
@@ -105,6 +107,9 @@ class Lowering(mtf.Lowering):
         _check_shapes(operations, layouts)
         _warn_about_replicated(operations, layouts)
         _check_names(operations, layouts)
+        self._residents = {
+            mesh: Residents([op for op in operations if op.mesh is mesh], layout) for mesh, layout in layouts.items()
+        }
         gradients, self._unneeded = merging.plan(operations)
         lowerings = {op: registry.lower_by(native.gradient_rule(gradient)) for op, gradient in gradients.items()}
         lowerings |= dict.fromkeys(self._unneeded, _leave_out)
@@ -114,6 +119,10 @@ class Lowering(mtf.Lowering):
 
     def _give(self, op: mtf.Operation, lowering: mtf.Lowering) -> None:
         self.set_tensor_lowering(op.outputs[0], self._given[op.outputs[0]])
+
+    def holders(self, variable: mtf.Variable) -> frozenset[int]:
+        """Return the processors that hold a variable."""
+        return self._residents[variable.mesh].holders(variable)
 
     def backend(self, op: mtf.Operation) -> Execution:
         """Return the backend that carries out the rules of the operation's mesh."""
@@ -156,19 +165,27 @@ class Lowering(mtf.Lowering):
             _find_lowering(op)(op, self)
 
     def set_tensor_lowering(self, tensor: mtf.Tensor, laid_out_tensor: Slices) -> None:
-        """Set the slices of a tensor, and hide the empty ones from TensorFlow's graph optimizers.
+        """Set the slices of a tensor: those that `Residents` says are another processor's.
 
-        The arithmetic optimizer of TensorFlow 2.21 takes an empty constant for ones, and divides by its size when
-        something is multiplied by it.
+        The empty ones depend on nothing, so that nothing is read or computed for them. They are hidden from
+        TensorFlow's graph optimizers: the arithmetic optimizer of TensorFlow 2.21 takes an empty constant for ones, and
+        divides by its size when something is multiplied by it.
         """
-        super().set_tensor_lowering(tensor, laid_out_tensor)
         mesh_impl = self.mesh_impl(tensor)
-        if isinstance(mesh_impl, UnevenMeshImpl) and any(0 in sizes for _, sizes in mesh_impl.layout.sizes):
-            slices = _slices(laid_out_tensor)
-            for pnum, slice_ in enumerate(slices):
-                if 0 in slice_.shape.as_list():
-                    with tf.device(mesh_impl.devices[pnum]):
-                        slices[pnum] = opaque(slice_)
+        if not isinstance(mesh_impl, UnevenMeshImpl) or not mesh_impl.layout.emptied:
+            super().set_tensor_lowering(tensor, laid_out_tensor)
+            return
+        sources = self._residents[tensor.mesh].sources(tensor)
+        if sources is not None and isinstance(laid_out_tensor, LaidOutTensor):
+            own = laid_out_tensor.tensor_list
+            laid_out_tensor = LaidOutTensor([own[source] for source in sources], laid_out_tensor.absent)
+        super().set_tensor_lowering(tensor, laid_out_tensor)
+        slices = _slices(laid_out_tensor)
+        for pnum, slice_ in enumerate(slices):
+            shape = slice_.shape.as_list()
+            if 0 in shape:
+                with tf.device(mesh_impl.devices[pnum]):
+                    slices[pnum] = opaque(zeros(shape, slice_.dtype))
 
     def verify_slice_shapes(self, tensor: mtf.Tensor, laid_out_tensor: Slices) -> None:
         """Check every processor's slice, not only the first."""

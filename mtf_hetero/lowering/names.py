@@ -57,7 +57,8 @@ def keep(layout: Layout, dim_names: Collection[str]) -> Layout:
     if all(dim in dim_names for dim, _ in layout.rules):
         return layout
     rules = [rule for rule in layout.rules if rule[0] in dim_names]
-    return Layout(layout.mesh_shape, rules, layout.shares, [item for item in layout.sizes if item[0] in dim_names])
+    sizes = [item for item in layout.sizes if item[0] in dim_names]
+    return Layout(layout.mesh_shape, rules, layout.shares, sizes, layout.slots)
 
 
 def _refuse(dim: str, axis: str, dim_names: Collection[str]) -> None:

@@ -10,7 +10,8 @@ Example:
   ([2, 5], [6, 0])
 """
 
+from mtf_hetero.mesh.creating import create_master, get_variable
 from mtf_hetero.mesh.mesh_impl import UnevenMeshImpl
-from mtf_hetero.mesh.variables import LaidOutVariable, SlicedVariable, create_master, get_variable, initial_value_feed
+from mtf_hetero.mesh.variables import LaidOutVariable, SlicedVariable, initial_value_feed
 
 __all__ = ["LaidOutVariable", "SlicedVariable", "UnevenMeshImpl", "create_master", "get_variable", "initial_value_feed"]

@@ -7,7 +7,8 @@ the device that holds them.
 
 import enum
 import functools
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from typing import TypeVar
 
 from mtf_hetero._compat import tf
@@ -39,12 +40,12 @@ def reduce(xs: Sequence[tf.Tensor], reduction: str = "SUM") -> tf.Tensor:
 
 
 class Way(enum.Enum):
-    """Ways in which processors get a reduction."""
+    """Ways in which devices get a reduction."""
 
     KEEP = enum.auto()  # there is nothing to do
     SHARE = enum.auto()  # the first computes it, and the others read it
     EXCHANGE = enum.auto()  # both send theirs, and both compute it
-    COLLECT = enum.auto()  # the first collects all, and sends the result; one that has the only addend sends that
+    COLLECT = enum.auto()  # the first collects all, and sends the result
     DIVIDE = enum.auto()  # each computes a part, and sends that to the others
 
 
@@ -58,16 +59,21 @@ def absent_within(absent: Collection[int], group: Sequence[int]) -> list[int]:
     return [number for number, pnum in enumerate(group) if pnum in absent]
 
 
-def way_to_reduce(
-    elements: int, item_bytes: int, count: int, *, absent: Collection[int] = (), in_memory: bool = False
-) -> Way:
+def group_by_device(devices: Sequence[str], numbers: Iterable[int]) -> dict[str, list[int]]:
+    """Return {device: those of the processors, given by their numbers, that are its slots}."""
+    of_device: dict[str, list[int]] = {}
+    for number in numbers:
+        of_device.setdefault(devices[number], []).append(number)
+    return of_device
+
+
+def way_to_reduce(elements: int, item_bytes: int, count: int, *, in_memory: bool = False) -> Way:
     """Return the way in which `allreduce` works.
 
     Args:
       elements: of the tensor.
       item_bytes: of one element.
-      count: processors.
-      absent: as in `allreduce`.
+      count: devices.
       in_memory: whether they share one memory.
 
     Example:
@@ -78,23 +84,9 @@ def way_to_reduce(
         return Way.KEEP
     if in_memory:
         return Way.SHARE
-    if len(present_processors(range(count), absent)) == 1:
-        return Way.COLLECT
     if count == 2:
         return Way.EXCHANGE
     return Way.COLLECT if elements * item_bytes <= SMALL_BYTES else Way.DIVIDE
-
-
-def parts_to_reduce(elements: int, shares: Sequence[float], absent: Collection[int] = ()) -> tuple[int, ...]:
-    """Return the number of elements that each processor sums if they divide a tensor; the absent ones sum none.
-
-    Example:
-      >>> parts_to_reduce(60, [70, 25, 5]), parts_to_reduce(60, [70, 25, 5], absent=[0])
-      ((42, 15, 3), (0, 50, 10))
-    """
-    present = present_processors(range(len(shares)), absent)
-    weights = [share if number in present else 0 for number, share in enumerate(shares)]
-    return split_among_positive(elements, weights, minimum=0)
 
 
 def allreduce(
@@ -110,14 +102,15 @@ def allreduce(
 
     How, follows from where the devices are, how many there are, and how much there is to send:
 
+    * Slots of one device: it reduces theirs one after another, and takes part once.
     * Devices of one memory: the first computes it, and the others read it.
     * Two devices: each sends its own to the other, both ways at once, and both compute it.
     * More devices, up to SMALL_BYTES: the first collects all and sends the result: the fewest messages.
     * More devices, more bytes: each computes a part, as large as its share, and sends that to the others, so that no
       device has to carry it all, and a slow one carries little.
 
-    An absent processor sends nothing and adds nothing up: it reads the result. Where one alone is present, what that
-    has is the result.
+    An absent device sends nothing and adds nothing up. Its processors have the tensor of the first that is present,
+    which is sent if one of them uses it.
 
     Args:
       xs: one tensor per processor, all of one shape.
@@ -127,20 +120,24 @@ def allreduce(
       wire_dtype: the type to which floating-point numbers are rounded before they are sent; None: they are not.
       absent: the processors, by their places, whose addends to a sum are known to be zeros.
     """
-    elements, count, in_memory = xs[0].shape.num_elements(), len(xs), share_memory(devices)
-    way = way_to_reduce(elements, xs[0].dtype.size, count, absent=absent, in_memory=in_memory)
-    present = present_processors(range(count), absent)
-    if way is Way.KEEP:
-        return list(xs)
+    of_device = group_by_device(devices, present_processors(range(len(xs)), absent))
+    own, using = [], list(of_device)
+    for device, numbers in of_device.items():
+        with tf.device(device):
+            own.append(functools.reduce(lambda x, y: reduce([x, y], reduction), [xs[number] for number in numbers]))
+    way = way_to_reduce(xs[0].shape.num_elements(), xs[0].dtype.size, len(own), in_memory=share_memory(using))
     if way is Way.SHARE:
-        with tf.device(devices[present[0]]):
-            return [reduce([xs[number] for number in present], reduction)] * count
-    if way is Way.EXCHANGE:
-        return _exchange(xs, devices, reduction, wire_dtype)
-    if way is Way.COLLECT:
-        return _collect(xs, devices, reduction, wire_dtype, present)
-    parts = parts_to_reduce(elements, shares or [1] * count, absent)
-    return _divide(xs, devices, reduction, {number: parts[number] for number in present}, wire_dtype)
+        with tf.device(using[0]):
+            own = [reduce(own, reduction)] * len(own)
+    elif way is Way.EXCHANGE:
+        own = _exchange(own, using, reduction, wire_dtype)
+    elif way is Way.COLLECT:
+        own = _collect(own, using, reduction, wire_dtype)
+    elif way is Way.DIVIDE:
+        weights = [sum(shares[number] if shares else 1 for number in numbers) for numbers in of_device.values()]
+        own = _divide(own, using, reduction, weights, wire_dtype)
+    results = dict(zip(using, own, strict=True))
+    return [results.get(device, own[0]) for device in devices]
 
 
 def _exchange(
@@ -151,48 +148,42 @@ def _exchange(
 
 
 def _collect(
-    xs: Sequence[tf.Tensor],
-    devices: Sequence[str],
-    reduction: str,
-    wire_dtype: tf.DType | None,
-    present: Sequence[int],
+    xs: Sequence[tf.Tensor], devices: Sequence[str], reduction: str, wire_dtype: tf.DType | None
 ) -> list[tf.Tensor]:
-    (first, *others), dtype = present, xs[0].dtype
-    packed = _pack_all([xs[number] for number in others], [devices[number] for number in others], wire_dtype)
-    with tf.device(devices[first]):
-        total = _pack(reduce([xs[first], *(_unpack(part, dtype) for part in packed)], reduction), wire_dtype)
+    dtype = xs[0].dtype
+    packed = _pack_all(xs[1:], devices[1:], wire_dtype)
+    with tf.device(devices[0]):
+        total = _pack(reduce([xs[0], *(_unpack(part, dtype) for part in packed)], reduction), wire_dtype)
         own = _unpack(total, dtype)
-    return _on_each(
-        devices, lambda number: own if number == first else _unpack(tf.identity(total), dtype), range(len(devices))
-    )
+    return [own, *_on_each(devices[1:], lambda: _unpack(tf.identity(total), dtype))]
 
 
 def _divide(
     xs: Sequence[tf.Tensor],
     devices: Sequence[str],
     reduction: str,
-    parts_of: Mapping[int, int],
+    shares: Sequence[float],
     wire_dtype: tf.DType | None,
 ) -> list[tf.Tensor]:
-    """Have each processor in `parts_of` sum as many elements as it says.
+    """Have each device sum as many elements as its share says.
 
     Example:
-      The first of three processors sums twice as many elements as each of the others.
+      The first of three devices sums twice as many elements as each of the others.
         addends   0: aabc   1: aabc   2: aabc
         sums      0: AA     1: B      2: C        each letter is sent to the one that sums it
         results   0: AABC   1: AABC   2: AABC     each sum is sent to the others
     """
     shape, dtype = xs[0].shape.as_list(), xs[0].dtype
-    sizes, summing = list(parts_of.values()), [devices[number] for number in parts_of]
+    sizes = list(split_among_positive(math.prod(shape), shares, minimum=0))
 
-    def split(number: int) -> list[tf.Tensor]:
-        parts = tf.split(reshape(xs[number], [-1]), constant(sizes), constant(0))
+    def split(x: tf.Tensor) -> list[tf.Tensor]:
+        parts = tf.split(reshape(x, [-1]), constant(sizes), constant(0))
         return [_pack(part, wire_dtype) for part in parts]
 
     def add_up(*parts: tf.Tensor) -> tf.Tensor:
         return _pack(reduce([_unpack(part, dtype) for part in parts], reduction), wire_dtype)
 
-    totals = _on_each(summing, add_up, *_on_each(summing, split, list(parts_of)))
+    totals = _on_each(devices, add_up, *_on_each(devices, split, xs))
     return _on_each(devices, lambda: reshape(concat([_unpack(total, dtype) for total in totals], 0), shape))
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
 from mtf_hetero._compat import mtf, tf
-from mtf_hetero._support.alike import Processor, parallel
+from mtf_hetero._support.alike import Processor, full_name, parallel
 from mtf_hetero._support.ops import constant, cut, identity, reshape
 from mtf_hetero.layout import Layout, UnevenShapeError
 from mtf_hetero.layout.blocks import Move
@@ -35,11 +35,13 @@ class UnevenMeshImpl(_Base):
     Args:
       shape: mesh axes and their sizes, "all:3" or an mtf.Shape.
       layout: which tensor dimension is split over which mesh axis, "filters:all" or an mtf.LayoutRules.
-      devices: one TensorFlow device per processor, the last mesh axis varying fastest.
+      devices: one TensorFlow device per processor, the last mesh axis varying fastest. One that is named several times
+        has as many slots, as of a Layout: its processors share their variables, and compute in turn.
       shares: {mesh axis: one positive weight per coordinate}; an absent axis is divided evenly.
       sizes: {tensor dimension: exact size of each slice, which may be zero}; wins over the shares.
       wire_dtype: a type, tf.bfloat16 for instance, to which floating-point numbers are rounded where they are sent from
         one device's memory to another's: half the bytes, and results that depend on the layout. None: nothing is.
+      slots: {mesh axis: number of slots of each device along the axis}, where `devices` names each device once.
 
     Raises:
       ValueError: a share, size or device count that does not fit the mesh, or a wire_dtype that is no floating type.
@@ -60,26 +62,32 @@ class UnevenMeshImpl(_Base):
         shares: WeightsLike[float] | None = None,
         sizes: WeightsLike[int] | None = None,
         wire_dtype: tf.DType | None = None,
+        slots: WeightsLike[int] | None = None,
     ) -> None:
-        self.layout = Layout(shape, layout, shares, sizes)
-        if isinstance(devices, str) or len(devices) != self.layout.size:
+        self.layout = Layout(shape, layout, shares, sizes, slots)
+        if isinstance(devices, str) or len(devices) != self.layout.device_count:
+            what = f"{self.layout.size} processors"
+            if slots:
+                what += f", slots of {self.layout.device_count} devices"
             raise ValueError(
-                f"devices are {devices!r}, but the mesh {self.layout.mesh_text} has {self.layout.size} processors; "
-                "give one device per processor"
+                f"devices are {devices!r}, but the mesh {self.layout.mesh_text} has {what}; give one device per "
+                f"{'processor, or per group of its slots' if slots else 'processor'}"
             )
         self.wire_dtype = None if wire_dtype is None else tf.as_dtype(wire_dtype)
         if self.wire_dtype is not None and not self.wire_dtype.is_floating:
             raise ValueError(
                 f"wire_dtype is {wire_dtype!r}; it must be a floating-point type such as tf.bfloat16, or None"
             )
-        super().__init__(mtf.Shape(self.layout.mesh_shape), _Rules(self.layout), list(devices))
+        of_processors = [devices[place] for place in self.layout.places]
+        super().__init__(mtf.Shape(self.layout.mesh_shape), _Rules(self.layout), of_processors)
 
     @classmethod
     def from_layout(
         cls, layout: Layout, devices: Sequence[str], wire_dtype: tf.DType | None = None
     ) -> "UnevenMeshImpl":
         """Return an implementation of the mesh that `layout` describes."""
-        return cls(layout.mesh_shape, layout.rules, devices, dict(layout.shares), dict(layout.sizes), wire_dtype)
+        shares, sizes, slots = dict(layout.shares), dict(layout.sizes), dict(layout.slots)
+        return cls(layout.mesh_shape, layout.rules, devices, shares, sizes, wire_dtype, slots)
 
     def tensor_layout(self, arg: mtf.Tensor | mtf.Shape) -> mtf.TensorLayout:
         shape = arg.shape if isinstance(arg, mtf.Tensor) else arg
@@ -157,16 +165,20 @@ class UnevenMeshImpl(_Base):
         shares = self.layout.weights_within(mesh_axes)
         absent = laid_out.absent if reduction_fn_string == "SUM" else frozenset()
         results = list(laid_out.tensor_list)
+        known: dict[tuple[object, ...], list[tf.Tensor]] = {}  # groups of slots of the same devices have the same sums
         for group in mtf.processor_groups(self.shape, mesh_axes):
-            reduced = collectives.allreduce(
-                [laid_out.tensor_list[pnum] for pnum in group],
-                [self.devices[pnum] for pnum in group],
-                reduction_fn_string,
-                shares=shares,
-                wire_dtype=self.wire_dtype,
-                absent=collectives.absent_within(absent, group),
-            )
-            for pnum, y in zip(group, reduced, strict=True):
+            xs, devices = [laid_out.tensor_list[pnum] for pnum in group], [self.devices[pnum] for pnum in group]
+            key = *map(id, xs), *devices
+            if key not in known:
+                known[key] = collectives.allreduce(
+                    xs,
+                    devices,
+                    reduction_fn_string,
+                    shares=shares,
+                    wire_dtype=self.wire_dtype,
+                    absent=collectives.absent_within(absent, group),
+                )
+            for pnum, y in zip(group, known[key], strict=True):
                 results[pnum] = y
         return LaidOutTensor(results)
 
@@ -178,8 +190,8 @@ class UnevenMeshImpl(_Base):
     ) -> LaidOutTensor:
         """Apply a function to all slices over some mesh axes, and give every processor the same bits.
 
-        Two processors send each other their slices, and both compute it. Of more, the first computes it for all of
-        them, with the fewest messages.
+        Two devices send each other their slices, and both compute it. Of more, the first computes it for all of them,
+        with the fewest messages. An absent one has the tensor of the first that is present, as in `allreduce`.
 
         Args:
           x: a LaidOutTensor.
@@ -189,23 +201,20 @@ class UnevenMeshImpl(_Base):
         results: list[tf.Tensor] = list(x.tensor_list)
         for group in mtf.processor_groups(self.shape, mesh_axes):
             present = collectives.present_processors(group, x.absent)
+            using = list(collectives.group_by_device(self.devices, present))
             slices, joint = [x.tensor_list[pnum] for pnum in present], {}
-            for pnum in present if self._exchange(slices[0], group, present) else present[:1]:
-                with tf.device(self.devices[pnum]):
-                    joint[pnum] = function(present, slices)
+            elements, item_bytes = slices[0].shape.num_elements(), slices[0].dtype.size
+            in_memory = collectives.share_memory(using)
+            way = collectives.way_to_reduce(elements, item_bytes, len(using), in_memory=in_memory)
+            for device in using:
+                with tf.device(device):
+                    if joint and way is not collectives.Way.EXCHANGE:
+                        joint[device] = identity(joint[using[0]])
+                    else:
+                        joint[device] = function(present, slices)
             for pnum in group:
-                with tf.device(self.devices[pnum]):
-                    results[pnum] = joint[pnum] if pnum in joint else identity(joint[present[0]])
+                results[pnum] = joint.get(self.devices[pnum], joint[using[0]])
         return LaidOutTensor(results)
-
-    def _exchange(self, x: tf.Tensor, group: Sequence[int], present: Sequence[int]) -> bool:
-        """Return whether each processor of a group sends the others its slice, as to an all-reduce."""
-        absent = [number for number, pnum in enumerate(group) if pnum not in present]
-        in_memory = collectives.share_memory([self.devices[pnum] for pnum in group])
-        way = collectives.way_to_reduce(
-            x.shape.num_elements(), x.dtype.size, len(group), absent=absent, in_memory=in_memory
-        )
-        return way is collectives.Way.EXCHANGE
 
     def reduce_scatter(
         self, x: LaidOutTensor, mesh_axes: Sequence[int], moves: Sequence[Move | None]
@@ -258,12 +267,16 @@ class UnevenMeshImpl(_Base):
         return self.slicewise(function, self.processors(new_shape), old_slices)
 
     def make_slices(self, tf_tensor: tf.Tensor, tensor_shape: mtf.Shape) -> list[tf.Tensor]:
-        """Cuts a whole tensor into one slice per processor, on the device that holds it."""
+        """Cut a whole tensor into one slice per processor, on the device that holds it."""
         with tf.device(tf_tensor.device):
-            return [
+            slices = [
                 cut(tf_tensor, self.slice_begin(tensor_shape, pnum), self.slice_shape(tensor_shape, pnum))
                 for pnum in range(self.size)
             ]
+        if not tf_tensor.device or tf_tensor.device not in map(full_name, self.devices):
+            return slices
+        # Else what is computed of these slices alone would be computed there (`alike.call_each`), for all devices
+        return mtf.parallel(self.devices, identity, slices)
 
     def random_key(self, seed: int | None) -> LaidOutTensor:
         """Draw a key for `random`, another one at every step; returns each processor's copy.

@@ -81,11 +81,6 @@ def link(
     return up_to_date
 
 
-def set_with(variable: tf.Variable, others: Sequence[tf.Variable]) -> None:
-    """Have the initializer of a variable initialize others too."""
-    _set_initializer([variable], wait_for([v.initializer for v in (variable, *others)], variable.device))
-
-
 def wait_for(operations: Sequence[tf.Operation], device: str) -> tf.Operation:
     """Return an operation that waits for others. tf.group would change those, which a session may have run already."""
     with tf.init_scope():

@@ -10,7 +10,8 @@ and the others replicas.
 * A replica is a local variable, set by its primary's initializer. `tf.local_variables_initializer()`, which a
   MonitoredTrainingSession runs after every initialization and restore, updates it. So does
   `lowering.copy_masters_to_slices()`. A program may run all of these in one call of a session, and in any order.
-* An empty slice has nothing to save or to restore. It is a local variable, set with the first primary.
+* The slots of a device share its variables. A processor whose slice is empty has no variable, and one that takes no
+  part in what reads a variable uses that of the first one that does.
 
 The variables that an optimizer makes have the dimensions of the weights, and are sliced like them.
 
@@ -21,17 +22,19 @@ A program that feeds initial values feeds those of the slices, which `initial_va
 where no slice was made without it; elsewhere TensorFlow refuses it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 
-from mtf_hetero._compat import mtf, tf, wrap_variable
+from mtf_hetero._compat import mtf, tf
+from mtf_hetero._support.alike import parallel
 from mtf_hetero._support.ops import attribute, create, cut, zeros
 from mtf_hetero.layout import Layout
 from mtf_hetero.layout.blocks import plan_window, slice_box
 from mtf_hetero.mesh import replicas
 from mtf_hetero.mesh.collectives import join
+from mtf_hetero.mesh.creating import new_variable
 from mtf_hetero.mesh.initial import InitialValue
 from mtf_hetero.mesh.saving import save_in
 from mtf_hetero.mesh.tensors import LaidOutTensor
@@ -103,58 +106,6 @@ def _first_read(slice_: tf.Variable) -> tf.Tensor:
     return slice_.value() if tf.executing_eagerly() else slice_.graph.as_graph_element(slice_)
 
 
-def _new_variable(initial_value: tf.Tensor, name: str, collections: Sequence[str]) -> tf.Variable:
-    """Make a variable that is not trainable, on the current device; outside functions and loops, as tf.Variable does.
-
-    tf.Variable takes five times as long.
-    """
-    if tf.executing_eagerly():
-        return tf.Variable(initial_value, trainable=False, name=name, use_resource=True)
-    graph, dtype, shape = tf.get_default_graph(), initial_value.dtype, initial_value.shape
-    is_within = graph.building_function or graph._get_control_flow_context() is not None
-    with tf.init_scope() if is_within else tf.control_dependencies(None):
-        name = tf.get_default_graph().unique_name(name)
-        kind = {"dtype": attribute(dtype)}
-        form = {**kind, "shape": attribute(shape), "shared_name": attribute(name)}
-        (handle,) = create("VarHandleOp", [], [tf.resource], f"{name}/", form).outputs
-        assign = create("AssignVariableOp", [handle, initial_value], [], f"{name}/Assign/", kind)
-        (read,) = create("ReadVariableOp", [handle], [dtype], f"{name}/Read/ReadVariableOp/", kind).outputs
-    variable = wrap_variable(
-        variable_name=handle.name,
-        initial_value_name=initial_value.name,
-        initializer_name=assign.name,
-        snapshot_name=read.name,
-        is_resource=True,
-        trainable=False,
-    )
-    graph.add_to_collections(collections, variable)
-    return variable
-
-
-def get_variable(mesh: mtf.Mesh, name: str, shape: mtf.Shape, **options: Any) -> mtf.Tensor:
-    """Call mtf.get_variable in a third of its time, for a master that no session checks for initialization.
-
-    Args:
-      mesh: mtf.Mesh.
-      name: the variable's.
-      shape: its mtf.Shape.
-      **options: as of mtf.get_variable; the initializer returns a tf.Tensor.
-    """
-    with tf.variable_creator_scope(create_master):
-        return mtf.get_variable(mesh, name, shape, **options)
-
-
-def create_master(next_creator: Callable[..., tf.Variable], **options: Any) -> tf.Variable:
-    """Create a variable of the fewest operations, for tf.variable_creator_scope; its initializer makes a tf.Tensor."""
-    if tf.executing_eagerly() or options.get("variable_def") is not None:  # of operations that are there
-        return next_creator(**options)
-    name = options["name"]
-    with tf.name_scope(f"{name}/Initializer/"):
-        initial_value = options["initial_value"]()
-    collections = [tf.GraphKeys.GLOBAL_VARIABLES, *([tf.GraphKeys.TRAINABLE_VARIABLES] if options["trainable"] else [])]
-    return _new_variable(initial_value, name, options.get("collections") or collections)
-
-
 class _MeshImpl(Protocol):
     """An UnevenMeshImpl, as far as its variables use it."""
 
@@ -173,22 +124,38 @@ class SlicedVariable:
     Args:
       master: the tf.Variable that mtf made for it.
       shape: its mtf.Shape.
+      holders: the processors that hold it, as far as they have different slices of it; None: all.
     """
 
-    def __init__(self, variable: mtf.Variable, master: tf.Variable, mesh_impl: _MeshImpl, shape: mtf.Shape) -> None:
+    def __init__(
+        self,
+        variable: mtf.Variable,
+        master: tf.Variable,
+        mesh_impl: _MeshImpl,
+        shape: mtf.Shape,
+        holders: Collection[int] | None = None,
+    ) -> None:
         self._devices, self._layout, self._dims = list(mesh_impl.devices), mesh_impl.layout, shape.dims
+        processors = range(len(self._devices))
+        # Where each processor's slice begins, and its shape
+        self._boxes = [
+            (tuple(self._layout.slice_begin(shape.dims, pnum)), tuple(self._layout.slice_shape(shape.dims, pnum)))
+            for pnum in processors
+        ]
+        # The processor whose variable each one uses; None: its slice is empty. In an empty variable, all slices are
+        self._users = self._find_users(processors if holders is None else sorted(holders), is_empty=shape.size == 0)
         self._dtype = variable.slice_dtype
         self._name = master.name.split(":")[0]
         self._copies: list[tf.Operation] = []
         self._primaries: list[tf.Variable] = []  # that start from the initial value by themselves
         self._sources: dict[tuple[int, ...], tf.Variable] = {}  # by where they begin, one of each box
-        self.slices: list[tf.Variable] = []
+        self.made: dict[int, tf.Variable] = {}  # by processor
         self._first: SlicedVariable | None = getattr(master, _FIRST, None)
         if self._first is None:
             self._make(master)
             setattr(master, _FIRST, self)
-        elif (self._devices, self._boxes) == (self._first._devices, self._first._boxes):
-            self.slices, self._copies, self._first = self._first.slices, self._first._copies, None
+        elif self._place == self._first._place:
+            self.made, self._copies, self._first = self._first.made, self._first._copies, None
             return
         else:
             self._make_beside(self._first)
@@ -197,74 +164,86 @@ class SlicedVariable:
             initializers = list(dict.fromkeys(primary.initializer for primary in primaries))
             master._initializer_op = replicas.wait_for(initializers, self._devices[0])
 
+    @property
+    def _place(self) -> tuple[object, ...]:
+        return self._devices, self._boxes, self._users
+
+    def _find_users(self, holders: Iterable[int], *, is_empty: bool) -> list[int | None]:
+        """Return the processor whose variable each one uses: on its own device if that holds it, else the first."""
+        having = [pnum for pnum, (_, size) in enumerate(self._boxes) if is_empty or 0 not in size]
+        of_device: dict[tuple[object, ...], int] = {}
+        of_box: dict[tuple[object, ...], int] = {}
+        for pnum in holders:
+            if pnum in having:
+                of_device.setdefault((self._devices[pnum], self._boxes[pnum]), pnum)
+                of_box.setdefault(self._boxes[pnum], pnum)
+        places = list(zip(self._devices, self._boxes, strict=True))
+        return [of_device.get(place, of_box[place[1]]) if pnum in having else None for pnum, place in enumerate(places)]
+
     def _make(self, master: tf.Variable) -> None:
-        """Make a primary for each box, and replicas of it for the other processors that have the box."""
+        """Make a primary for each box, and replicas of it for the other processors that hold the box."""
         collections = _take_out_of_collections(master)
         is_saved = tf.GraphKeys.GLOBAL_VARIABLES in collections
         value = master.read_value() if tf.executing_eagerly() else master.initial_value
-        boxes = self._boxes
-        is_empty = 0 in master.shape.as_list()  # then the empty slices are primaries and replicas as others are
-        places: dict[tuple[int, ...], tuple[str, list[int], list[int]]] = {}
-        for device, (begin, size) in zip(self._devices, boxes, strict=True):
-            if is_empty or 0 not in size:
-                places.setdefault(tuple(begin), (device, begin, size))
+        places: dict[tuple[int, ...], tuple[str, tuple[int, ...], tuple[int, ...]]] = {}
+        for pnum in self._makers:
+            begin, size = self._boxes[pnum]
+            places.setdefault(begin, (self._devices[pnum], begin, size))
         initial = InitialValue(value, self._dtype, places.values())
         reads: dict[tuple[int, ...], replicas.Reads] = {}
         following: dict[tuple[int, ...], list[tf.Variable]] = {}
-        empty: list[tf.Variable] = []
-        for pnum, (device, (begin, size)) in enumerate(zip(self._devices, boxes, strict=True)):
-            place, source = tuple(begin), self._sources.get(tuple(begin))
-            if 0 in size and not is_empty:
-                slice_ = self._add(pnum, lambda s=size: zeros(s, self._dtype), None if is_saved else collections)
-                empty += [slice_] if is_saved else []
-            elif is_saved and source is not None:
+        for pnum in self._makers:
+            (place, size), device = self._boxes[pnum], self._devices[pnum]
+            source = self._sources.get(place)
+            if is_saved and source is not None:
                 if place not in reads:
                     reads[place] = replicas.Reads([source])
                 slice_ = self._add(pnum, lambda read=reads[place].of, source=source: read(source))
                 following.setdefault(place, []).append(slice_)
             else:
-                slice_ = self._add(pnum, lambda b=begin, s=size, d=device: initial.part(b, s, d), collections)
+                slice_ = self._add(pnum, lambda b=place, s=size, d=device: initial.part(b, s, d), collections)
                 self._sources.setdefault(place, slice_)
                 self._primaries.append(slice_)
-            slice_._set_save_slice_info(_SaveSliceInfo(self._name, master.shape.as_list(), begin, size))
+            slice_._set_save_slice_info(_SaveSliceInfo(self._name, master.shape.as_list(), list(place), list(size)))
             if slice_ is self._sources.get(place) and is_saved:
                 save_in(slice_, master.dtype.base_dtype)
         for place, copies in following.items():
             values = [self._sources[place].initial_value] * len(copies)
             self._copies.append(replicas.link([self._sources[place]], copies, values, reads[place]))
-        if empty:
-            self._copies += [slice_.initializer for slice_ in empty]
-            replicas.set_with(self._primaries[0], empty)
+
+    @property
+    def _makers(self) -> list[int]:
+        """The processors that have a variable of their own, in their order."""
+        return sorted({pnum for pnum in self._users if pnum is not None})
 
     def _make_beside(self, first: "SlicedVariable") -> None:
         """Make replicas, in slices of this layout, of what another lowering made."""
         sources = list(first._sources.values())
         reads = replicas.Reads(sources)
-        for pnum in range(len(self._devices)):
-            self._add(pnum, lambda pnum=pnum: first._box(self._layout, pnum, reads.of))
         values = []
-        for pnum, device in enumerate(self._devices):
-            with tf.device(device):
+        for pnum in self._makers:
+            self._add(pnum, lambda pnum=pnum: first._box(self._layout, pnum, reads.of))
+            with tf.device(self._devices[pnum]):
                 values.append(first._box(self._layout, pnum, lambda source: source.initial_value))
-        self._copies.append(replicas.link(sources, self.slices, values, reads))
-
-    @property
-    def _boxes(self) -> list[tuple[list[int], list[int]]]:
-        """Return where each processor's slice begins, and its shape."""
-        return [
-            (self._layout.slice_begin(self._dims, pnum), self._layout.slice_shape(self._dims, pnum))
-            for pnum in range(len(self._devices))
-        ]
+        self._copies.append(replicas.link(sources, list(self.made.values()), values, reads))
 
     def _add(
         self, pnum: int, initial_value: Callable[[], tf.Tensor], collections: Sequence[str] | None = None
     ) -> tf.Variable:
-        """Make a processor's slice: a replica, or an empty one, unless there are collections that it goes to."""
+        """Make a processor's slice: a replica, unless there are collections that it goes to."""
         with tf.device(self._devices[pnum]), tf.name_scope(f"{self._name}/"):
             keys = [tf.GraphKeys.LOCAL_VARIABLES] if collections is None else collections
-            slice_ = _new_variable(initial_value(), f"processor_{pnum}", keys)
-        self.slices.append(slice_)
-        return slice_
+            self.made[pnum] = new_variable(initial_value(), f"processor_{pnum}", keys)
+        return self.made[pnum]
+
+    def read(self, read: Callable[[tf.Variable], tf.Tensor]) -> list[tf.Tensor]:
+        """Read each processor's slice; a variable that several use is read once."""
+        values = {pnum: read(slice_) for pnum, slice_ in self.made.items()}
+        slices = []
+        for pnum, user in enumerate(self._users):
+            with tf.device(self._devices[pnum]):
+                slices.append(zeros(self._boxes[pnum][1], self._dtype) if user is None else values[user])
+        return slices
 
     def _box(self, layout: Layout, pnum: int, read: Callable[[tf.Variable], tf.Tensor] | None = None) -> tf.Tensor:
         """Return the slice of a processor of another layout, put together from the slices of this one.
@@ -281,9 +260,9 @@ class SlicedVariable:
         for piece in window.pieces:
             with tf.device(self._devices[piece.source]):
                 if read is None:
-                    value = self.slices[piece.source].value()
+                    value = self.made[self._users[piece.source] or 0].value()
                 else:
-                    value = read(self._sources[tuple(self._layout.slice_begin(self._dims, piece.source))])
+                    value = read(self._sources[self._boxes[piece.source][0]])
                 pieces.append(cut(value, piece.begin, piece.size))
         return join(pieces, window.grid)
 
@@ -296,8 +275,8 @@ class SlicedVariable:
         """Operations that set the slices of the lowering before to these, where it has slices of its own."""
         copies = []
         if self._first is not None:
-            for pnum, (device, slice_) in enumerate(zip(self._first._devices, self._first.slices, strict=True)):
-                with tf.device(device):
+            for pnum, slice_ in self._first.made.items():
+                with tf.device(self._first._devices[pnum]):
                     copies.append(slice_.assign(self._box(self._first._layout, pnum)).op)
         return copies
 
@@ -341,13 +320,13 @@ class LaidOutVariable:
     its own name in the checkpoint.
     """
 
-    def __init__(self, variable: mtf.Variable, mesh_impl: _MeshImpl) -> None:
+    def __init__(self, variable: mtf.Variable, mesh_impl: _MeshImpl, holders: Collection[int] | None = None) -> None:
         self._variable, self._devices = variable, mesh_impl.devices
         shape, masters = variable.shape, [variable.get_master()]
         self._stacked = isinstance(variable, mtf.StackedVariable)
         if isinstance(variable, mtf.StackedVariable):
             shape, masters = mtf.Shape(shape.dims[1:]), variable._masters
-        self._members = [SlicedVariable(variable, master, mesh_impl, shape) for master in masters]
+        self._members = [SlicedVariable(variable, master, mesh_impl, shape, holders) for master in masters]
         self.value = self._read(_first_read)
         self._copy_back: tf.Operation | None = None
 
@@ -357,33 +336,26 @@ class LaidOutVariable:
         return self._read(lambda slice_: slice_.value())
 
     def _read(self, read: Callable[[tf.Variable], tf.Tensor]) -> LaidOutTensor:
+        reads = [member.read(read) for member in self._members]
         if not self._stacked:
-            (member,) = self._members
-            return LaidOutTensor([read(slice_) for slice_ in member.slices])
-        reads = mtf.parallel(
-            self._devices,
-            lambda *slices: tf.stack([read(slice_) for slice_ in slices]),
-            *[member.slices for member in self._members],
-        )
-        return LaidOutTensor(reads)
+            return LaidOutTensor(reads[0])
+        return LaidOutTensor(parallel(self._devices, lambda *slices: tf.stack(slices), *reads))
 
     def assign_to_slices(
         self, assign_fn: Callable[[mtf.Variable, tf.Variable, tf.Tensor], tf.Operation], values: Sequence[tf.Tensor]
     ) -> tf.Operation:
-        """Assign one value per processor, once every processor has read the variable.
+        """Assign each processor that holds a slice its value, once it has read the slice.
 
         Args:
           assign_fn: from (mtf.Variable, tf.Variable, tf.Tensor) to a tf.Operation, mtf.assign_slice for instance.
           values: one tf.Tensor per processor.
         """
         ops = []
-        for pnum, (device, value) in enumerate(zip(self._devices, values, strict=True)):
-            with tf.device(device):
-                parts = tf.unstack(value) if self._stacked else [value]
-                ops += [
-                    _assign(assign_fn, self._variable, member.slices[pnum], part, self.value.tensor_list[pnum])
-                    for member, part in zip(self._members, parts, strict=True)
-                ]
+        for number, member in enumerate(self._members):
+            for pnum, slice_ in member.made.items():
+                with tf.device(self._devices[pnum]):
+                    value = tf.unstack(values[pnum])[number] if self._stacked else values[pnum]
+                    ops.append(_assign(assign_fn, self._variable, slice_, value, self.value.tensor_list[pnum]))
         return ops[0] if len(ops) == 1 else _after(ops)
 
     @property

@@ -152,7 +152,7 @@ def _refined(layout: Layout, axis: int, seconds_if_it_fits: Callable[[Layout], f
     mine = {name: sizes for name, sizes in layout.sizes if layout.axis_of(name) == axis}
 
     def with_sizes(sizes: Sizes) -> Layout:
-        return Layout(layout.mesh_shape, layout.rules, (), {**dict(layout.sizes), **sizes})
+        return Layout(layout.mesh_shape, layout.rules, (), {**dict(layout.sizes), **sizes}, layout.slots)
 
     found = refine(
         mine,
@@ -205,4 +205,4 @@ def resized(layout: Layout, factors: Sequence[float]) -> Layout:
         assert axis is not None
         weights = [size / slow for size, slow in zip(exact, slowness[axis], strict=True)]
         sizes[name] = split_among_positive(sum(exact), weights)
-    return Layout(layout.mesh_shape, layout.rules, (), sizes)
+    return Layout(layout.mesh_shape, layout.rules, (), sizes, layout.slots)

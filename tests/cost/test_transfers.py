@@ -45,13 +45,13 @@ def by_link(transfers):
 
 def check(program, layout, **options):
     """Asserts that each message is one of the lowered graph's, and the other way round; returns the messages."""
-    number = {device: pnum for pnum, device in enumerate(WORKERS)}
+    number = {WORKERS[place]: layout.places.index(place) for place in layout.places}  # the first slot stands for all
     with tf.Graph().as_default() as tf_graph:
         step = training(program, **options)
         made = len(tf_graph.get_operations())
         found = of_step(step.graph, layout, fetched=step.fetched)
         assert len(tf_graph.get_operations()) == made, "it creates no operation of TensorFlow"
-        lowering = Lowering(step.graph, {step.mesh: UnevenMeshImpl.from_layout(layout, WORKERS[: layout.size])})
+        lowering = Lowering(step.graph, {step.mesh: UnevenMeshImpl.from_layout(layout, WORKERS[: layout.device_count])})
         exports = [lowering.export_to_tf_tensor(x) for x in step.fetched]
         all_sends = traffic.sends([*map(lowering.lowered_operation, step.updates), *exports], graph=step.graph)
     to_chief = [send for send in all_sends if send.source in number and send.target not in number]
@@ -110,6 +110,7 @@ KINDS = {  # of layouts
     "five processors": ("x:5", {"x": [5, 1, 2, 1, 3]}),  # each sums a part
     "two axes": ("x:3;y:2", SHARES),
     "zeros": ("x:3;y:2", SHARES),  # some processors have nothing
+    "slots": ("x:5", {"x": [5, 1, 2, 1, 3]}),  # three devices
 }
 
 
@@ -134,7 +135,7 @@ def called(monkeypatch):
 
 FIRST = [
     *itertools.product(METHODS, ["five processors", "two axes"]),
-    *itertools.product(["make", "derived", "join", "reduce_scatter"], ["zeros"]),
+    *itertools.product(["make", "derived", "join", "reduce_scatter"], ["zeros", "slots"]),
     ("join", "one axis"),
 ]
 
@@ -145,7 +146,8 @@ def test_each_method_on_each_kind_of_layout(method, kind, called, monkeypatch):
         monkeypatch.setattr(collectives, "SMALL_BYTES", 0)
     (program, one, two), (mesh, shares) = METHODS[method], KINDS[kind]
     rule = two if "y" in mesh else one
-    layout = next(layouts_with_zeros(program, [rule])) if kind == "zeros" else Layout(mesh, rule, shares)
+    slots = {"x": [2, 2, 1]} if kind == "slots" else {}
+    layout = next(layouts_with_zeros(program, [rule])) if kind == "zeros" else Layout(mesh, rule, shares, slots=slots)
     found = check(program, layout, fetches="all")
     assert found
     for methods in called.values():

@@ -199,7 +199,7 @@ def run(
         descent = None if is_uneven else _Descent(lowering, list(moved), rate, momentum)
         assert_nothing_is_kept(tf_graph)
         step = [lowering.lowered_operation(op) for op in updates]
-        if fused or cluster is not None:
+        if fused or cluster is not None or len(set(mesh_impl.devices)) < mesh_impl.size:
             fetches = [slices, exported, step]
             traffic.arrange(fetches, is_message=lambda *ends: fused or not collectives.share_memory(ends))
         target, config = "" if cluster is None else cluster.target, _config(mesh_impl, cluster, optimized)
@@ -272,7 +272,7 @@ def one_device(build: Callable[[Feed], dict[str, Any]], dtype: Any = tf.float64,
 
 def cpu_mesh_impl(layout: mtf_hetero.Layout) -> Any:
     """An uneven mesh on logical devices of one CPU, or on ORACLE_DEVICES."""
-    devices = [DEVICES[i % len(DEVICES)] or f"cpu:{i}" for i in range(layout.size)]
+    devices = [DEVICES[i % len(DEVICES)] or f"cpu:{i}" for i in range(layout.device_count)]
     return mtf_hetero.UnevenMeshImpl.from_layout(layout, devices)
 
 

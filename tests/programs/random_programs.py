@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -212,7 +213,7 @@ class Program:
 def random_layout(seed: int, graph: Any) -> Layout:
     """A random layout that is legal for every tensor of a graph, over one to three mesh axes.
 
-    Of half of them, some dimensions are given exact sizes, zeros among them.
+    Of half of them, some dimensions are given exact sizes, zeros among them; of a third, some devices have slots.
     """
     rng = np.random.default_rng([seed, 1])
     mesh: dict[str, int] = {}
@@ -228,7 +229,17 @@ def random_layout(seed: int, graph: Any) -> Layout:
         layout = Layout(tuple(mesh.items()), [*rules, rule], shares)
         if rng.random() < 0.7 and _is_legal(layout, shapes):
             rules.append(rule)
-    return _with_empty_slices(seed, Layout(tuple(mesh.items()), rules, shares), shapes)
+    slots = _random_slots(seed, mesh) if seed % 3 == 1 else {}
+    return _with_empty_slices(seed, Layout(tuple(mesh.items()), rules, shares, (), slots), shapes)
+
+
+def _random_slots(seed: int, mesh: Mapping[str, int]) -> dict[str, list[int]]:
+    rng = np.random.default_rng([seed, 3])
+    slots = {}
+    for axis, count in mesh.items():
+        ends = [end for end in range(1, count) if rng.random() < 0.4]
+        slots[axis] = np.diff([0, *ends, count]).tolist()
+    return slots
 
 
 def _with_empty_slices(seed: int, layout: Layout, shapes: list[Any]) -> Layout:

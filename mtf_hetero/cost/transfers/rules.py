@@ -59,6 +59,8 @@ def _cut_up(output: mtf.Tensor, sketch: Sketch, whole: Value) -> None:
     values = [
         whole if size == whole.shape else sketch.value(whole.processor, size, whole.dtype, [whole]) for size in sizes
     ]
+    if whole.processor != CHIEF:  # `UnevenMeshImpl.make_slices`
+        values = [sketch.value(pnum, x.shape, x.dtype, [x]) for pnum, x in enumerate(values)]
     sketch.set(output, values)
 
 
@@ -87,11 +89,32 @@ def _print(op: mtf.PrintOperation, sketch: Sketch) -> None:
     sketch.set(op.outputs[0], slices)
 
 
+@count_by(mtf.Variable, mtf.ReadVariable)
+def _read(op: mtf.Variable | mtf.ReadVariable, sketch: Sketch) -> None:
+    """Read each slice where it is."""
+    (output,) = op.outputs
+    slices = sketch.make_like(output)
+    users = _users(op._var if isinstance(op, mtf.ReadVariable) else op, sketch)
+    sketch.set(output, [slices[user] for user in users])
+
+
+def _users(variable: mtf.Variable, sketch: Sketch) -> list[int]:
+    """Return whose variable each processor reads: that of a slot of its device, or else of the first with the slice."""
+    holders, dims = sketch.residents.holders(variable), variable.outputs[0].shape.dims
+    boxes = [tuple(sketch.layout.slices(dims, pnum)) for pnum in sketch.processors]
+    first: dict[object, int] = {}
+    for pnum in sorted(holders):
+        first.setdefault(boxes[pnum], pnum)
+        first.setdefault((sketch.first_slots[pnum], boxes[pnum]), pnum)
+    return [first.get((sketch.first_slots[pnum], box), first[box]) for pnum, box in enumerate(boxes)]
+
+
 @count_by(mtf.Assign)
 def _assign(op: mtf.Assign, sketch: Sketch) -> None:
-    values = [sketch.slices(x) for x in op.inputs]
     sketch.operations[op] = [
-        sketch.value(pnum, (), tf.bool, [value[pnum] for value in values]) for pnum in sketch.processors
+        sketch.value(pnum, (), tf.bool, [sketch.slices(x)[pnum]])
+        for variable, x in zip(op.variables, op.inputs, strict=True)
+        for pnum in sorted(set(_users(variable, sketch)))
     ]
 
 

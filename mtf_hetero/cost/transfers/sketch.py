@@ -7,14 +7,16 @@ on the same processor.
 
 import functools
 import math
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from typing import Self
 
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero.cost.sample import Sample
-from mtf_hetero.cost.transfers.values import Sum, Value, Values
+from mtf_hetero.cost.transfers.values import CHIEF, Sum, Value, Values
+from mtf_hetero.graph.residents import Residents
 from mtf_hetero.layout import Layout, blocks
 from mtf_hetero.layout.blocks import Box, Interval, Move, Piece
+from mtf_hetero.layout.partition import split_among_positive
 from mtf_hetero.mesh import collectives
 from mtf_hetero.ops.backend import BackendOf, Function, KindOf, Like
 
@@ -28,15 +30,12 @@ def _uncalled(*_: object) -> tf.Tensor:
 
 
 @functools.lru_cache(maxsize=2**12)
-def _parts_to_reduce(
-    elements: int, shares: tuple[float, ...], absent: tuple[int, ...], counts: tuple[int, ...]
-) -> tuple[int, ...]:
-    """Return `collectives.parts_to_reduce` for processors that stand for so many; an estimate if these are more."""
+def _parts_to_reduce(elements: int, shares: tuple[float, ...], counts: tuple[int, ...]) -> tuple[int, ...]:
+    """Return how many elements each processor sums of a tensor that they divide; an estimate if it stands for many."""
     if max(counts) == 1:
-        return collectives.parts_to_reduce(elements, shares, absent)
-    present = collectives.present_processors(range(len(shares)), absent)
-    total = math.fsum(shares[number] * counts[number] for number in present)
-    return tuple(round(elements * share / total) if number in present else 0 for number, share in enumerate(shares))
+        return split_among_positive(elements, shares, minimum=0)
+    total = math.fsum(share * count for share, count in zip(shares, counts, strict=True))
+    return tuple(round(elements * share / total) for share in shares)
 
 
 class Sketch(BackendOf[Value]):
@@ -47,18 +46,23 @@ class Sketch(BackendOf[Value]):
 
     Args:
       layout: the Layout.
+      residents: who holds each variable.
       lower: sketches an operation that was skipped, once its result is needed; returns False if it was not skipped.
     """
 
     on_cpus = True
 
     def __init__(
-        self, layout: Layout, lower: Callable[[mtf.Operation, "Sketch"], bool] = lambda op, sketch: False
+        self,
+        layout: Layout,
+        residents: Residents,
+        lower: Callable[[mtf.Operation, "Sketch"], bool] = lambda op, sketch: False,
     ) -> None:
         super().__init__(layout)
+        self.residents = residents
         self.values: list[Value] = []  # in the order in which they are made
         self.tensors: dict[mtf.Tensor, Values | Sum] = {}
-        self.operations: dict[mtf.Operation, Values] = {}  # of an assignment, what waits for it on each processor
+        self.operations: dict[mtf.Operation, Values] = {}  # of an assignment, what does it on each processor
         self.sent: dict[Hashable, Value] = {}  # pieces of slices that went to other processors
         self.operation = ""  # name of the one that is sketched
         self._lower = lower
@@ -67,6 +71,8 @@ class Sketch(BackendOf[Value]):
         self.counts = layout.crowd.counts if is_sample else (1,) * layout.size  # for how many each processor stands
         self._mesh_shape = mtf.Shape(layout.shown_shape if is_sample else layout.mesh_shape)
         self._groups: dict[tuple[int, ...], list[list[int]]] = {}
+        # Of each processor, the first slot of its device, which stands for it
+        self.first_slots = [layout.places.index(place) for place in layout.places]
 
     def __enter__(self) -> Self:
         return self
@@ -84,7 +90,15 @@ class Sketch(BackendOf[Value]):
         count: int = 1,
     ) -> Value:
         """Return a new value."""
-        made = Value(processor, tuple(shape), dtype, tuple(reads), waits, self.operation, count)
+        made = Value(
+            processor if processor == CHIEF else self.first_slots[processor],
+            tuple(shape),
+            dtype,
+            tuple(reads),
+            waits,
+            self.operation,
+            count,
+        )
         self.values.append(made)
         return made
 
@@ -108,8 +122,21 @@ class Sketch(BackendOf[Value]):
         reads: Sequence[Sequence[Value]],
         kind_of: KindOf | None = None,
     ) -> Values:
-        sizes = self.layout.slice_shapes(output.shape)
-        return [self.value(pnum, size, output.dtype, reads[pnum]) for pnum, size in enumerate(sizes)]
+        made: dict[Hashable, Value] = {}
+        results = []
+        for pnum, (size, own) in enumerate(zip(self.layout.slice_shapes(output.shape), reads, strict=True)):
+            place = self._find_place(self.first_slots[pnum], own)
+            box = None if own else tuple(self.layout.slices(output.shape, pnum))  # of an array, or of a variable
+            key = place, size, kind_of and kind_of(pnum), box, *map(id, own)
+            if key not in made:
+                made[key] = self.value(place, size, output.dtype, own)
+            results.append(made[key])
+        return results
+
+    def _find_place(self, pnum: int, reads: Sequence[Value]) -> int:
+        """Return which processor computes what one reads: itself, or the one that has all of it (`alike.call_each`)."""
+        homes = {x.processor for x in reads}
+        return homes.pop() if len(homes) == 1 and CHIEF not in homes else pnum
 
     def make_all(
         self,
@@ -118,7 +145,7 @@ class Sketch(BackendOf[Value]):
         reads: Sequence[Sequence[Value]],
         kind_of: KindOf | None = None,
     ) -> list[Values]:
-        return [self.make(output, _uncalled, reads) for output in outputs]
+        return [self.make(output, _uncalled, reads, kind_of) for output in outputs]
 
     def make_like(self, output: mtf.Tensor | Like, *inputs: Values) -> Values:
         """Return a value that each processor makes of its own slices, with the shape of its slice of the output."""
@@ -141,13 +168,16 @@ class Sketch(BackendOf[Value]):
         return [self.value(pnum, x.shape, x.dtype, [x], [other]) for pnum, x, other in both]
 
     def set(self, tensor: mtf.Tensor, laid_out: Values | Sum) -> None:
-        """Set the slices of a tensor; each empty one is copied, as `Lowering` hides them."""
+        """Set the slices of a tensor as a `Lowering` does: some are another processor's, and some empty."""
+        sources = self.residents.sources(tensor)
+        if sources is not None and isinstance(laid_out, list):
+            laid_out = [laid_out[source] for source in sources]
         self.tensors[tensor] = laid_out
         if self._hides_empty:
             slices = laid_out.partial if isinstance(laid_out, Sum) else laid_out
             for pnum, x in enumerate(slices):
                 if 0 in x.shape:
-                    slices[pnum] = self.value(pnum, x.shape, x.dtype, [x])
+                    slices[pnum] = self.value(pnum, x.shape, x.dtype)
 
     def list_needed(self, roots: Iterable[Value]) -> list[Value]:
         """Return the roots and all that they wait for, in the order in which they were made."""
@@ -196,35 +226,41 @@ class Sketch(BackendOf[Value]):
     def allreduce(
         self, xs: Values, axes: Sequence[int], reduction: str = "SUM", absent: Collection[int] = ()
     ) -> Values:
-        results = list(xs)
+        results, known = list(xs), {}
         for group in self._groups_along(axes):
-            places, shares = collectives.absent_within(absent, group), self.layout.weights_within(axes)
-            reduced = self._allreduce([xs[pnum] for pnum in group], group, shares, places)
-            for pnum, y in zip(group, reduced, strict=True):
+            key = *(xs[pnum] for pnum in group), *(self.first_slots[pnum] for pnum in group)
+            if key not in known:
+                places, shares = collectives.absent_within(absent, group), self.layout.weights_within(axes)
+                known[key] = self._allreduce([xs[pnum] for pnum in group], group, shares, places)
+            for pnum, y in zip(group, known[key], strict=True):
                 results[pnum] = y
         return results
 
     def _allreduce(self, xs: Values, group: Sequence[int], shares: Sequence[float], absent: Collection[int]) -> Values:
         shape, dtype = xs[0].shape, xs[0].dtype
-        present = collectives.present_processors(range(len(group)), absent)
-        way, addends = self._way(xs[0], group, present), [xs[number] for number in present]
+        places = [self.first_slots[pnum] for pnum in group]
+        of_device: dict[int, list[int]] = {}
+        for number in collectives.present_processors(range(len(group)), absent):
+            of_device.setdefault(places[number], []).append(number)
+        addends, using = [self._added([xs[n] for n in own], place) for place, own in of_device.items()], list(of_device)
+        way = self._way(xs[0], using)
         if way is collectives.Way.KEEP:
-            return xs
-        if way is collectives.Way.DIVIDE:
-            counts = tuple(self.counts[pnum] for pnum in group)
-            parts = _parts_to_reduce(math.prod(shape), tuple(shares), tuple(absent), counts)
-            return self._divide(xs, group, {number: parts[number] for number in present})
-        if way is collectives.Way.EXCHANGE:
-            return [self.value(pnum, shape, dtype, addends) for pnum in group]
-        first = group[present[0]]
-        total = self._added(addends, first)
-        return [total if pnum == first else self.value(pnum, shape, dtype, [total]) for pnum in group]
+            reduced = addends
+        elif way is collectives.Way.DIVIDE:
+            counts = tuple(self.counts[pnum] for pnum in using)
+            weights = tuple(sum(shares[number] for number in own) for own in of_device.values())
+            reduced = self._divide(addends, using, _parts_to_reduce(math.prod(shape), weights, counts))
+        elif way is collectives.Way.EXCHANGE:
+            reduced = [self.value(pnum, shape, dtype, addends) for pnum in using]
+        else:
+            total = self._added(addends, using[0])
+            reduced = [total, *(self.value(pnum, shape, dtype, [total]) for pnum in using[1:])]
+        results = dict(zip(using, reduced, strict=True))
+        return [results.get(place, reduced[0]) for place in places]
 
-    def _way(self, x: Value, group: Sequence[int], present: Sequence[int]) -> collectives.Way:
-        """Return `collectives.way_to_reduce`; `present` are the places of the present processors in the group."""
-        count = sum(self.counts[pnum] for pnum in group)
-        idle = count - sum(self.counts[group[number]] for number in present)
-        return collectives.way_to_reduce(math.prod(x.shape), x.dtype.size, count, absent=range(idle))
+    def _way(self, x: Value, present: Sequence[int]) -> collectives.Way:
+        count = sum(self.counts[pnum] for pnum in present)
+        return collectives.way_to_reduce(math.prod(x.shape), x.dtype.size, count)
 
     def _added(self, addends: Values, processor: int) -> Value:
         """Return the sum that a processor makes of addends; of a single one, itself."""
@@ -233,30 +269,33 @@ class Sketch(BackendOf[Value]):
             return first
         return self.value(processor, first.shape, first.dtype, map(self._of_all, addends))
 
-    def _divide(self, xs: Values, group: Sequence[int], parts_of: Mapping[int, int]) -> Values:
-        shape, dtype, sizes = xs[0].shape, xs[0].dtype, parts_of.values()
-        counts = {number: self.counts[group[number]] for number in parts_of}
+    def _divide(self, xs: Values, group: Sequence[int], sizes: Sequence[int]) -> Values:
+        shape, dtype = xs[0].shape, xs[0].dtype
+        counts = [self.counts[pnum] for pnum in group]
         parts = [
-            [self.value(group[number], (size,), dtype, [xs[number]], count=counts[number]) for size in sizes]
-            for number in parts_of
+            [self.value(pnum, (size,), dtype, [x], count=count) for size in sizes]
+            for x, pnum, count in zip(xs, group, counts, strict=True)
         ]
         totals = [
-            self.value(group[number], (size,), dtype, [split[i] for split in parts], count=counts[number])
-            for i, (number, size) in enumerate(parts_of.items())
+            self.value(pnum, (size,), dtype, [split[i] for split in parts], count=count)
+            for i, (pnum, size, count) in enumerate(zip(group, sizes, counts, strict=True))
         ]
         return [self.value(pnum, shape, dtype, totals) for pnum in group]
 
     def join(self, xs: Values, axes: Sequence[int], absent: Collection[int], function: Function) -> Values:
         results = list(xs)
         for group in self._groups_along(axes):
-            places = collectives.present_processors(range(len(group)), collectives.absent_within(absent, group))
-            slices = [xs[group[number]] for number in places]
-            first = group[places[0]]
-            is_exchanged = self._way(slices[0], group, places) is collectives.Way.EXCHANGE
-            shared = None if is_exchanged else self._added(slices, first)
+            present = collectives.present_processors(group, absent)
+            slices = [xs[pnum] for pnum in present]
+            using = list(dict.fromkeys(self.first_slots[pnum] for pnum in present))
+            is_exchanged = self._way(slices[0], using) is collectives.Way.EXCHANGE
+            shared = None if is_exchanged else self._added(slices, using[0])
+            joint: dict[int, Value] = {}
+            for place in using:
+                total = shared or self._added(slices, place)
+                joint[place] = self.value(place, slices[0].shape, slices[0].dtype, [total])
             for pnum in group:
-                total = shared or self._added(slices, pnum)
-                results[pnum] = self.value(pnum, slices[0].shape, slices[0].dtype, [total])
+                results[pnum] = joint.get(self.first_slots[pnum], joint[using[0]])
         return results
 
     def reduce_scatter(self, total: Sum, moves: Sequence[Move | None]) -> list[Value | None]:

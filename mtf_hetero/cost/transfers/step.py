@@ -8,7 +8,8 @@ from mtf_hetero.cost.sample import Sample
 from mtf_hetero.cost.transfers.rules import find_counting_rule
 from mtf_hetero.cost.transfers.sketch import Sketch
 from mtf_hetero.cost.transfers.values import CHIEF, Value, Values
-from mtf_hetero.graph import merging
+from mtf_hetero.graph import merging, within
+from mtf_hetero.graph.residents import Residents
 from mtf_hetero.layout import Layout
 from mtf_hetero.lowering import native
 from mtf_hetero.ops.registry import slice_by_slice
@@ -88,7 +89,7 @@ class Step:
             run(op, sketch)
             return True
 
-        with Sketch(layout, run_after_all) as sketch:
+        with Sketch(layout, Residents([*within(self._operations)], layout), run_after_all) as sketch:
             for op in self._operations:
                 if op not in left:
                     run(op, sketch)

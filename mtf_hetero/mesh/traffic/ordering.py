@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from mtf_hetero._compat import tf
 from mtf_hetero._support import facts, garbage, graphs
 from mtf_hetero.mesh.traffic.fusing import fuse
+from mtf_hetero.mesh.traffic.turns import take_turns
 from mtf_hetero.mesh.traffic.waiting import IsMessage, Waiting, find_waiting, is_heavy
 
 _CUTS = facts.CONVERTING | facts.JOINING | facts.SLICES
@@ -18,12 +19,13 @@ _CUTS = facts.CONVERTING | facts.JOINING | facts.SLICES
 
 @garbage.without_collection()
 def arrange(fetches: object, *, is_message: IsMessage | None = None, already_run: int = 0) -> None:
-    """Make a step wait less for messages: `fuse`, then `prioritize`, with the same arguments.
+    """Make a step wait less for messages, and keep less: `fuse`, `take_turns`, `prioritize`, with the same arguments.
 
     Example:
       >>> traffic.arrange([loss, train_op])  # before a session runs anything
     """
     fuse(fetches, is_message=is_message, already_run=already_run)
+    take_turns(fetches, already_run=already_run)
     prioritize(fetches, is_message=is_message, already_run=already_run)
 
 
