@@ -13,7 +13,7 @@ from mtf_hetero.importer.divided import Divided, Place
 from mtf_hetero.importer.tracing import Traced
 from mtf_hetero.importer.verifying import Verification, Verify, check_verify
 from mtf_hetero.placement.placer import Placer
-from mtf_hetero.placement.request import AUTO, LayoutLike, SpeedLike, WorkersLike
+from mtf_hetero.placement.request import AUTO, LayoutLike, SlotsLike, SpeedLike, WorkersLike
 from mtf_hetero.training.steps import Changes, Policy
 
 
@@ -25,6 +25,7 @@ def function(
     workers: WorkersLike = None,
     layout: LayoutLike = "auto",
     list_speed: SpeedLike = None,
+    slots: SlotsLike = None,
     measure_seconds: float | None = None,
     wait_for_workers: float | str | bool = 60.0,
     min_workers: int = 1,
@@ -49,6 +50,8 @@ def function(
       layout: "auto": planned for the devices as they are measured; "batch", "filters" or another name of
         mtf_hetero.layouts; rules such as "dense/kernel/1:all"; a Layout; a Plan, or the path of one, "plan.json".
       list_speed: of a named layout or rules, one number per device; None: they are alike; "auto": measured.
+      slots: of a named layout or rules: each device computes so many parts of its part one after another, 4 or one
+        number per device, [4, 2]. It holds the activations of one part at a time. None: one.
       measure_seconds: that "auto" may take before the first step; None: 30, or 2 % of `steps`, up to 120.
       wait_for_workers: seconds to wait for a lost worker. Steps are then taken without it, and with it again once it
         answers; the caller sees each step once. "forever": to wait on; False: the loss of a worker is an error.
@@ -80,7 +83,9 @@ def function(
     check_verify(verify)
     policy = Policy.parse(wait_for_workers, min_workers, rebalance)
     request = placement.load(
-        placement.Request(layout, list_speed, devices=devices, workers=workers, measure_seconds=measure_seconds)
+        placement.Request(
+            layout, list_speed, devices=devices, workers=workers, measure_seconds=measure_seconds, slots=slots
+        )
     )
     cluster = placement.requested_cluster(request)
     inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)

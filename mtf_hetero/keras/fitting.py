@@ -16,7 +16,7 @@ from mtf_hetero.keras.checks import check_runs
 from mtf_hetero.keras.keeping import Keeper
 from mtf_hetero.keras.loop import Loop
 from mtf_hetero.placement.placer import Placer
-from mtf_hetero.placement.request import AUTO, LayoutLike, SpeedLike, WorkersLike
+from mtf_hetero.placement.request import AUTO, LayoutLike, SlotsLike, SpeedLike, WorkersLike
 from mtf_hetero.training.steps import Changes, Policy
 
 
@@ -33,6 +33,7 @@ def fit(
     workers: WorkersLike = None,
     layout: LayoutLike = "auto",
     list_speed: SpeedLike = None,
+    slots: SlotsLike = None,
     measure_seconds: float | None = None,
     wait_for_workers: float | str | bool = 60.0,
     min_workers: int = 1,
@@ -63,6 +64,8 @@ def fit(
         mtf_hetero.layouts; rules such as "conv2d/kernel/3:all"; a Layout; a Plan, or the path of one, "plan.json".
       list_speed: of a named layout or rules, one number per device, [70, 25, 5] or "70,25,5"; None: they are alike;
         "auto": measured, divided as is fastest, and left to one device where that is faster still.
+      slots: of a named layout or rules: each device computes so many parts of its part one after another, 4 or one
+        number per device, [4, 2]. It accumulates gradients, and holds the activations of a part at a time.
       measure_seconds: that "auto" may take to measure, plan and try before the first step; None: 30, or 2 % of a
         long training, up to 120.
       wait_for_workers: seconds that training waits for a lost worker. It then continues without it, from a copy of the
@@ -92,7 +95,9 @@ def fit(
       >>> model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
       >>> history = mtf_hetero.keras.fit(model, (images, labels), epochs=5, devices=["gpu:0", "gpu:1"])
     """
-    request = placement.Request(layout, list_speed, devices=devices, workers=workers, measure_seconds=measure_seconds)
+    request = placement.Request(
+        layout, list_speed, devices=devices, workers=workers, measure_seconds=measure_seconds, slots=slots
+    )
     check_runs(model, "train", "test")
     policy = Policy.parse(wait_for_workers, min_workers, rebalance)
     x, y, options["sample_weight"] = _unpacked(x, y, options.get("sample_weight"))

@@ -19,6 +19,7 @@ from mtf_hetero.layout import Layout
 from mtf_hetero.layout.convert import convert_to_mesh_shape
 from mtf_hetero.layouts import COMPARED, LAYOUTS
 from mtf_hetero.layouts.batch import under_all_names
+from mtf_hetero.layouts.slots import in_slots
 from mtf_hetero.lowering import names as names_lib
 from mtf_hetero.placement.request import AUTO, Request
 from mtf_hetero.planner import auto
@@ -192,7 +193,7 @@ def requested_mesh(request: Request, devices: Sequence[str]) -> Layout:
     if isinstance(request.layout, Plan):  # it names its devices
         return Layout(request.layout.layout.mesh_shape, ())
     if isinstance(request.layout, Layout):
-        empty = Layout(request.layout.mesh_shape, ())
+        empty = Layout(request.layout.mesh_shape, (), slots=request.layout.slots)
     else:
         mesh_shape = convert_to_mesh_shape(request.mesh_shape or f"{AXIS}:{len(devices)}")
         if not mesh_shape:
@@ -201,7 +202,7 @@ def requested_mesh(request: Request, devices: Sequence[str]) -> Layout:
             empty = Layout(mesh_shape, (), request.shares(mesh_shape[0][0]))
         except ValueError as error:
             raise ValueError(f"{request.quote('list_speed')}: {error}") from error
-    if empty.size != len(devices):
+    if empty.device_count != len(devices):
         raise ValueError(
             f"mesh {empty.mesh_text} has {empty.size} processors, but there are {len(devices)} devices, "
             f"{', '.join(devices)}; give one device per processor with {request.name('devices')}, or another mesh"
@@ -235,7 +236,8 @@ def place(
       NotImplementedError: it splits a dimension that an operation needs whole.
     """
     layout = request.layout
-    if len(cluster.devices) == 1 and machines is None and isinstance(layout, str) and ":" not in layout:
+    is_name = isinstance(layout, str) and ":" not in layout
+    if len(cluster.devices) == 1 and machines is None and is_name and request.slots is None:
         return Placement(cluster, ALONE if layout == AUTO else requested_mesh(request, cluster.devices))
     if graph is None:
         with tf.Graph().as_default():
@@ -275,7 +277,8 @@ def _make_layout(request: Request, graph: mtf.Graph, devices: Sequence[str]) -> 
     except ValueError as error:
         raise ValueError(f"{request.quote('layout')}: {error}") from error
     _check_axes(request, graph, layout)
-    return under_all_names(layout, graph) if ":" in words else layout
+    layout = under_all_names(layout, graph) if ":" in words else layout
+    return in_slots(layout, graph, slots) if (slots := request.slots_on(devices)) else layout
 
 
 def _check_axes(request: Request, graph: mtf.Graph, layout: Layout) -> None:
@@ -321,8 +324,11 @@ def sizes_on_devices(graph: mtf.Graph, layout: Layout, devices: Sequence[str]) -
     for name, total in split_dims(graph, layout):
         axis, sizes = layout.axis_of(name), layout.split(name, total)
         assert axis is not None
-        places = (layout.coordinates(pnum)[axis] for pnum in range(len(devices)))
-        found[name] = {shorten(device): sizes[place] for device, place in zip(devices, places, strict=True)}
+        parts: list[dict[int, int]] = [{} for _ in devices]  # of each device, by coordinate
+        for pnum, place in enumerate(layout.places):
+            coordinate = layout.coordinates(pnum)[axis]
+            parts[place][coordinate] = sizes[coordinate]
+        found[name] = {shorten(device): sum(own.values()) for device, own in zip(devices, parts, strict=True)}
     return found
 
 
@@ -390,4 +396,5 @@ def resize_layout(layout: Layout, graph: mtf.Graph) -> Layout:
         [(name, axis) for name, axis in rules.items() if name not in dropped],
         layout.shares,
         {name: exact for name, exact in sizes.items() if name not in dropped},
+        layout.slots,
     )

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 LayoutLike: TypeAlias = "str | os.PathLike[str] | Layout | Plan"
 WorkersLike: TypeAlias = "str | Sequence[str] | Cluster | LocalCluster | None"
 SpeedLike: TypeAlias = str | Sequence[float] | None
+SlotsLike: TypeAlias = int | str | Sequence[int] | None
 AUTO = "auto"
 EVEN = "even"
 HYBRID = "hybrid"
@@ -45,6 +46,8 @@ class Request:
       local_cluster: cores of each worker to start on this machine, "1.0,0.5"; None: none is started.
       memory_limit: gigabytes that each device may use, "16,8,8"; None: what TensorFlow reports.
       measure_seconds: time limit for measuring, planning and trials; None: as of `auto.choose`.
+      slots: of each device, 4 or [4, 2] or "4,2": it computes so many parts of its part one after another, which keeps
+        less in memory at a time; None: one.
       dense_shares: of the hybrid recipe, "2,1"; None: as `list_speed`.
       are_flags: whether the user gave these as flags of a program, so that an error names "--layout".
 
@@ -66,6 +69,7 @@ class Request:
     memory_limit: str | None = None
     measure_seconds: float | None = None
     dense_shares: str | None = None
+    slots: SlotsLike = None
     are_flags: bool = False
 
     def __post_init__(self) -> None:
@@ -84,6 +88,7 @@ class Request:
         self._check_port()
         self._check_speeds()
         self._check_measured()
+        self._check_slots()
 
     # --- values
 
@@ -135,6 +140,19 @@ class Request:
             return {}
         return {"dense_shares": self._numbers("dense_shares", self.dense_shares)}
 
+    def slots_on(self, devices: Sequence[str]) -> tuple[int, ...] | None:
+        """Return the number of slots of each device; None: no more than one.
+
+        Raises:
+          ValueError: these are numbers for more or fewer devices.
+        """
+        slots = self._parse_slots()
+        if slots is None:
+            return None
+        if len(slots) not in (1, len(devices)):
+            raise ValueError(f"{self.quote('slots')}; give one number, or one for each of the {len(devices)} devices")
+        return slots * len(devices) if len(slots) == 1 else slots
+
     def memory_bytes(self, devices: Sequence[str]) -> dict[str, int]:
         """Return {device: bytes that it may use}; empty without a limit."""
         if self.memory_limit is None:
@@ -166,6 +184,9 @@ class Request:
             return dataclasses.replace(self, layout=AUTO, **changes)
         for field in ("list_speed", "dense_shares"):
             changes[field] = _only(getattr(self, field), numbers)
+        slots = self._parse_slots()
+        if slots is not None and len(slots) > 1:
+            changes["slots"] = [slots[number] for number in numbers]
         if mesh_shape:
             changes["mesh_shape"] = f"{mesh_shape.partition(':')[0]}:{len(numbers)}"
         return dataclasses.replace(self, **changes)
@@ -220,8 +241,8 @@ class Request:
         for device in devices:
             if devices.count(device) > 1:
                 raise ValueError(
-                    f"{self.name('devices')} names {device!r} twice; each processor needs a device of its own: name "
-                    "another one, or leave it out"
+                    f"{self.name('devices')} names {device!r} twice; name each device once, and give "
+                    f"{self.name('slots')} for several parts on one"
                 )
         return devices
 
@@ -301,6 +322,36 @@ class Request:
                     f"{self.setting('list_speed', AUTO)} use; remove it, or let the devices be measured"
                 )
 
+    def _parse_slots(self) -> tuple[int, ...] | None:
+        if self.slots is None:
+            return None
+        values = self.slots.split(",") if isinstance(self.slots, str) else self.slots
+        try:
+            slots = tuple(map(int, values)) if isinstance(values, Sequence) else (int(values),)
+        except (TypeError, ValueError):
+            slots = ()
+        if not slots or min(slots) < 1:
+            raise ValueError(f"{self.quote('slots')}; give the number of slots of each device, such as 4 or 4,2")
+        return slots
+
+    def _check_slots(self) -> None:
+        """Raise ValueError if slots are no numbers, or the layout cannot have any."""
+        if self._parse_slots() is None:
+            return
+        if self.is_measured:
+            raise ValueError(
+                f"{self.quote('slots')}, but {AUTO} chooses devices and sizes without slots; give "
+                f"{self.setting('layout', 'batch')} and speeds"
+            )
+        if self.has_all_sizes:
+            raise ValueError(
+                f"{self.quote('slots')} and {self.quote('layout')}, which has all sizes; remove one of them"
+            )
+        if self.mesh_shape is not None:
+            raise ValueError(
+                f"{self.quote('slots')} and {self.quote('mesh_shape')}; slots need one axis; remove one of them"
+            )
+
     def _numbers(self, field: str, text: str) -> tuple[float, ...]:
         found = []
         for part in text.split(","):
@@ -317,7 +368,7 @@ def _is_auto(value: object) -> bool:
     return isinstance(value, str) and value == AUTO
 
 
-def _only(speeds: Any, numbers: Sequence[int]) -> Any:
+def _only(speeds: SpeedLike, numbers: Sequence[int]) -> SpeedLike:
     """Return some of "all:70,25,5", or of [70, 25, 5]."""
     if speeds is None or _is_auto(speeds):
         return speeds

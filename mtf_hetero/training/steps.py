@@ -198,7 +198,8 @@ class ElasticSteps:
             self._pace = CopyPace(sum(value.nbytes for value in values.values()))
             self._keep(values)
         self._meter: Meter | None = None
-        if policy.rebalance_seconds is not None and len(here.placed.devices) > 1:
+        is_split = len(here.placed.devices) > 1 and not here.placed.layout.slots  # slots keep their sizes
+        if policy.rebalance_seconds is not None and is_split:
             self._meter = Meter(here.placed.devices, here.placed.cluster.workers)
             balance_options = {"total_steps": options.steps, "pause_seconds": runtime.pause_seconds}
             hook = self._course.balance(self._meter.load, policy.rebalance_seconds, **balance_options)

@@ -39,6 +39,16 @@ def test_what_is_measured():
     assert not Request(layout="batch").is_measured and not Request(layout="plan.json").is_measured
 
 
+def test_slots_are_one_number_or_one_per_device():
+    assert Request(layout="batch").slots_on("abc") is None
+    for slots in (2, "2", [2]):
+        assert Request(layout="batch", slots=slots).slots_on("abc") == (2, 2, 2)
+    request = Request(layout="batch", slots="4,2,1", list_speed="3,2,1")
+    assert request.slots_on("abc") == (4, 2, 1) and request.only([0, 2]).slots_on("ac") == (4, 1)
+    with pytest.raises(ValueError, match=r"^slots is '4,2,1'; give one number, or one for each of the 2 devices"):
+        request.slots_on("ab")
+
+
 def test_memory():
     request = Request(memory_limit="16,8.5")
     assert request.memory_bytes(["gpu:0", "cpu:0"]) == {"gpu:0": 16 * 10**9, "cpu:0": 85 * 10**8}
@@ -51,7 +61,12 @@ def test_memory():
     [
         ({"devices": []}, "devices is empty"),
         ({"devices": "tpu:0"}, "devices names 'tpu:0'; write cpu:N or gpu:N"),
-        ({"devices": "cpu:0,CPU:0"}, "devices names 'cpu:0' twice"),
+        ({"devices": "cpu:0,CPU:0"}, "devices names 'cpu:0' twice; name each device once, and give"),
+        ({"layout": "batch", "slots": "4,x"}, "slots is '4,x'; give the number of slots of each device, such as 4"),
+        ({"layout": "batch", "slots": [2, 0]}, r"slots is \[2, 0\]; give the number"),
+        ({"slots": 2}, "slots is 2, but auto chooses devices and sizes without slots; give"),
+        ({"layout": "batch", "slots": 2, "mesh_shape": "x:2;y:2"}, "slots is 2 and"),
+        ({"layout": "plan.json", "slots": 2}, "slots is 2 and"),
         (
             {"workers": "a:1", "local_cluster": "1.0"},
             "workers is 'a:1' and local_cluster '1.0'; give one of the two",

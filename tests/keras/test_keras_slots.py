@@ -1,0 +1,60 @@
+"""`mtf_hetero.keras.fit` with slots: each device computes its part of a batch in parts, and the results are Keras's."""
+
+import os
+import signal
+
+import keras
+import pytest
+from fit_oracle import BATCH, FILTERS, ONE, check, images, make_model, network, same, state
+from tiers import parametrize
+
+import mtf_hetero.keras
+from mtf_hetero.cluster import LocalCluster
+
+PLACES = {
+    "one device": {**ONE, "layout": "batch", "slots": 3},
+    "three devices": {**BATCH, "slots": [3, 2, 1]},
+    "filters": {**FILTERS, "slots": 2},
+}
+
+
+def compiled():
+    model = network(dropout=0.3)
+    optimizer = keras.optimizers.Adam(0.01, global_clipnorm=1.0, use_ema=True)
+    model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"])
+    return model
+
+
+@parametrize("name", PLACES, first=["three devices"])
+def test_results(name):
+    """Batch norm, dropout, a clipped optimizer with averages, tests, and a last batch of one example."""
+    x, y = images()
+    check(compiled, x, y, places=[PLACES[name]], validation_data=(x[:9], y[:9]))
+
+
+def test_sizes_are_those_of_devices():
+    x, y = images(16)
+    history = mtf_hetero.keras.fit(make_model(compiled), x, y, batch_size=8, verbose=0, **PLACES["three devices"])
+    assert history.layout["batch"] == {"cpu:0": 5, "cpu:1": 2, "cpu:2": 1}
+
+
+@pytest.mark.full
+def test_a_lost_worker_takes_its_slots_along():
+    """The other one goes on, with slots of its own."""
+    x, y = images(64)
+
+    def lose(epoch, logs):
+        if epoch == 1:
+            os.kill(local.pids[1], signal.SIGKILL)
+
+    local = LocalCluster([1.0, 1.0], report=lambda line: None)
+    reference, model = make_model(compiled), make_model(compiled)
+    options = {"epochs": 4, "batch_size": 8, "verbose": 0, "shuffle": False}
+    expected = reference.fit(x, y, **options).history["loss"]
+    with local as cluster:
+        lost = keras.callbacks.LambdaCallback(on_epoch_end=lose)
+        place = {"workers": cluster, "layout": "batch", "slots": "3,2", "list_speed": [3, 1], "wait_for_workers": 0.1}
+        history = mtf_hetero.keras.fit(model, x, y, callbacks=[lost], **options, **place)
+    assert history.history["loss"] == pytest.approx(expected, rel=1e-5)
+    assert history.layout["batch"] == {"worker:0/cpu:0": 8} and len(history.changes) == 1
+    same(state(model), state(reference), 1e-4)
