@@ -17,6 +17,7 @@ from benchmarks.cases.phases import Phases
 from benchmarks.cases.planner import Planner
 from benchmarks.cases.reading import Reading
 from benchmarks.cases.sequences import Sequences
+from benchmarks.cases.slots import Slots
 from benchmarks.cases.spatial import Spatial
 from benchmarks.cases.splitbrain import SplitBrain
 from benchmarks.cases.verdicts import Verdicts
@@ -37,6 +38,7 @@ _ALL = (
         AnyStep(),
         Elastic(),
         Sequences(),
+        Slots(),
         Phases(),
         Faults(),
     ),

@@ -79,6 +79,14 @@ def check_any_step(found):
     assert all(layout[kind] < 1e-9 for layout in row["layouts"].values() for kind in ("results", "variables"))
 
 
+def check_slots(found):
+    assert {row["sent_bytes"] for row in found.values() if row["way"] == "alone"} == {0}
+    stages = [row for row in found.values() if row["way"] == "stages"]
+    assert {row["slots"] for row in stages} == {1, 2}
+    activation = 4 * stages[0]["batch_size"] * stages[0]["width"]
+    assert all(2 * activation <= row["sent_bytes"] < 2 * activation + 64 for row in stages), "forward, and back"
+
+
 TOYS = {  # case -> (flags, the check of its rows)
     "one_device": (["--only=toy_vgg"], check_one_device),  # processes of several frameworks, in turns
     "splitbrain": ([], check_splitbrain),  # steps on limited workers, their memory and their traffic
@@ -87,6 +95,7 @@ TOYS = {  # case -> (flags, the check of its rows)
     "elastic": (["--only=kill/batch"], check_elastic),  # a training that loses a worker
     "faults": (["--only=faults/"], check_faults),  # mistakes and faults, judged by exit code and message
     "phases": (["--only=fit/batch/middle"], check_phases),  # a program whose worker is killed in a phase
+    "slots": ([], check_slots),  # mtf programs on workers, and the memory of their processes
     "any_step": ([], check_any_step),  # programs of others by `mtf_hetero.function`
 }
 

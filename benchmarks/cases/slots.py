@@ -1,0 +1,121 @@
+"""Slots: memory of accumulation on one device, and steps of a pipeline on two.
+
+    python -m benchmarks.run slots
+
+Residual blocks of two dense layers, which share one width. A device with several slots computes its part of the batch
+one after another.
+
+* memory: one worker, the whole batch in 1 to 16 slots: the peak of its memory, and the seconds of a step.
+* pipeline: two workers, links of several speeds: the fast one alone; the batch split, in proportion to the cores; the
+  blocks in two stages, in proportion too, with one slot or several.
+
+Time: about eight minutes on two cores. Expected: with eight slots, activations need an eighth of the memory, and a step
+takes as long. Stages send the activations of one cut where a split batch sends all gradients, so that they win on
+slow links.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from benchmarks.child import Child
+from benchmarks.frameworks.slots import ALONE, BATCH, STAGES
+from benchmarks.harness import Case, Part, chief, compare_losses, take_turns
+from benchmarks.rows import Writer, summarise
+
+_TARGET = "benchmarks.frameworks.slots:Slots"
+MEMORY, PIPELINE = "memory", "pipeline"
+
+
+@dataclasses.dataclass(frozen=True)
+class Slots(Case):
+    """The case."""
+
+    name: ClassVar[str] = "slots"
+    summary: ClassVar[str] = "memory of accumulation, and steps of a pipeline"
+    minutes: ClassVar[float] = 8
+    small: ClassVar[Mapping[str, Any]] = {
+        "links": (0,),
+        "blocks": 2,
+        "width": 16,
+        "hidden": 16,
+        "batch_size": 16,
+        "slots": (1, 2),
+        "cores": ((1.0, 0.5),),
+        "repeats": 1,
+        "steps": 1,
+    }
+
+    repeats: int = 3
+    steps: int = 5  # of each way in a turn
+    links: tuple[int, ...] = (0, 1000, 100)  # megabits per second; 0: the loopback
+    cores: tuple[tuple[float, float], ...] = ((1.0, 1.0), (1.0, 0.5))
+    slots: tuple[int, ...] = (1, 2, 4, 8, 16)
+    blocks: int = 8
+    width: int = 512
+    hidden: int = 1024
+    batch_size: int = 1024
+    deep_factor: int = 4  # examples of the memory part over those of the pipeline
+
+    def parts(self) -> Mapping[str, Part]:
+        """Return a part for the memory, and one for each link and each pair of workers."""
+        pipelines = {
+            f"{PIPELINE}/{'-'.join(map(str, cores))}/{link or 'loopback'}": functools.partial(self._steps, cores, link)
+            for cores in self.cores
+            for link in self.links
+        }
+        return {f"{MEMORY}/1.0/loopback": self._memory, **pipelines}
+
+    def _settings(self, batch_size: int, link: int) -> dict[str, Any]:
+        shape = {"blocks": self.blocks, "width": self.width, "hidden": self.hidden}
+        return {**shape, "batch_size": batch_size, "link": link}
+
+    def _memory(self, writer: Writer, bar: Any) -> None:
+        settings, reference = self._settings(self.deep_factor * self.batch_size, 0), None
+        for slots in self.slots:
+            found = []
+            for _ in range(self.repeats):  # a process keeps memory that it has freed
+                with chief(_TARGET, True, **settings, fractions=[1.0], seed=self.seed) as child:
+                    found.append(child.call("run", way=ALONE, slots=slots, steps=self.steps))
+            reference = reference or found[0]["losses"]
+            self._write(writer, f"{MEMORY}/1.0/loopback", [1.0], settings, (ALONE, slots), found, reference)
+            bar.update()
+
+    def _steps(self, cores: tuple[float, float], link: int, writer: Writer, bar: Any) -> None:
+        settings = self._settings(self.batch_size, link)
+        with chief(_TARGET, True, **settings, fractions=cores, seed=self.seed) as child:
+            ways = {way: functools.partial(self._run, child, *way) for way in self._ways}
+            found = take_turns(ways, self.repeats, self.seed)
+        for way, runs in found.items():
+            part = f"{PIPELINE}/{'-'.join(map(str, cores))}/{link or 'loopback'}"
+            self._write(writer, part, cores, settings, way, runs, found[ALONE, 1][0]["losses"])
+            bar.update()
+
+    @property
+    def _ways(self) -> list[tuple[str, int]]:
+        return [(ALONE, 1), (BATCH, 1), *((STAGES, slots) for slots in self.slots)]
+
+    def _run(self, child: Child, way: str, slots: int) -> dict[str, Any]:
+        return child.call("run", way=way, slots=slots, steps=self.steps)
+
+    def _write(
+        self,
+        writer: Writer,
+        part: str,
+        cores: Any,
+        settings: Mapping[str, Any],
+        way: tuple[str, int],
+        runs: list[dict[str, Any]],
+        reference: list[float],
+    ) -> None:
+        row = {"network": "residual blocks", **settings, "way": way[0], "slots": way[1], "devices": list(cores)}
+        row |= {"wall_seconds_per_step": summarise([each for run in runs for each in run["seconds"]])}
+        row |= {name: runs[-1][name] for name in ("sent_bytes", "weight_bytes", "losses")}
+        row |= {"peak_bytes": summarise([run["peak_bytes"][0] for run in runs])}
+        row |= compare_losses(row["losses"], reference)
+        writer.write(f"{part}/{way[0]}-{way[1]}", self.columns(**row))
+
+    @property
+    def units(self) -> int:
+        return len(self._ways)
