@@ -25,10 +25,11 @@ OPTIMIZERS = {
     [
         ("momentum", "plain", "three"),
         ("momentum", "slices once", "empty"),
+        ("momentum", "slices once", "slots"),
         ("adam", "slices sharded once", "empty"),
         ("adafactor", "plain", "three"),
     ],
-    first=[("momentum", "plain", "three"), ("momentum", "slices once", "empty")],
+    first=[("momentum", "plain", "three"), ("momentum", "slices once", "empty"), ("momentum", "slices once", "slots")],
 )
 def test_a_checkpoint_is_logical(tmp_path, optimizer, saver, start):
     """Trained on unequal processors, resumed on other layouts with bit-equal weights."""
@@ -43,7 +44,7 @@ def test_a_checkpoint_is_logical(tmp_path, optimizer, saver, start):
         continued = [session.run(program.train) or session.run(program.loss) for _ in range(3)]
     assert_equal({name: value for name, value in read(path).items() if name != "global_step"}, expected)
 
-    for layout in (LAYOUTS[name] for name in ("six", "replicated", "empty")):
+    for layout in (LAYOUTS[name] for name in ("six", "replicated", "slots", "empty")):
         with tf.Graph().as_default(), make_session(layout) as session:
             program = Program(layout, OPTIMIZERS[optimizer](), seed=99)
             tf.train.get_or_create_global_step()

@@ -14,6 +14,7 @@ LAYOUTS = {
     "two": Layout("x:2", "c:x", {"x": [1, 6]}),
     "six": Layout("x:3;y:2", "f:x;c:y", {"x": [5, 2, 1], "y": [3, 1]}),
     "replicated": Layout("x:3", "batch:x"),
+    "slots": Layout("x:4;y:2", "batch:x;c:y", sizes={"batch": [0, 0, 3, 2], "c": [5, 2]}, slots={"x": [2, 2]}),
     "empty": Layout("x:3;y:2", "f:x;c:y", sizes={"f": [0, 9, 2], "c": [7, 0]}),
 }
 
