@@ -7,11 +7,12 @@ import dataclasses
 import math
 import numbers
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mtf_hetero.cluster.devices import Device
 from mtf_hetero.cluster.probe import PORTS, may_change
+from mtf_hetero.layout.convert import convert_to_mesh_shape
 
 if TYPE_CHECKING:
     from mtf_hetero.cluster import Cluster, LocalCluster
@@ -22,10 +23,38 @@ LayoutLike: TypeAlias = "str | os.PathLike[str] | Layout | Plan"
 WorkersLike: TypeAlias = "str | Sequence[str] | Cluster | LocalCluster | None"
 SpeedLike: TypeAlias = str | Sequence[float] | None
 AUTO = "auto"
+AXIS = "all"  # the mesh axis, if the user names none
 EVEN = "even"
 HYBRID = "hybrid"
 _MAX_CPU_DEVICES = 128
 _ENTER = "write `with LocalCluster([1, 0.5]) as workers:`"
+
+
+@dataclasses.dataclass(frozen=True)
+class Numbers:
+    """A number for each processor of a mesh axis: speeds, shares or gigabytes.
+
+    Args:
+      of_axis: {mesh axis: numbers}.
+      given: what the user wrote, for messages.
+    """
+
+    of_axis: Mapping[str, tuple[float, ...]]
+    given: object = dataclasses.field(compare=False)
+
+    def __repr__(self) -> str:
+        return repr(self.given)
+
+    @property
+    def single(self) -> tuple[float, ...]:
+        """The numbers of the only axis."""
+        (numbers,) = self.of_axis.values()
+        return numbers
+
+    def only(self, places: Sequence[int]) -> "Numbers":
+        """Return the numbers of some processors of the only axis."""
+        left = {axis: tuple(numbers[place] for place in places) for axis, numbers in self.of_axis.items()}
+        return Numbers(left, ";".join(f"{axis}:{','.join(map(str, numbers))}" for axis, numbers in left.items()))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,20 +81,20 @@ class Request:
       ValueError: a wrong value, or two values of which one excludes the other.
 
     Example:
-      >>> Request(layout="batch", list_speed=[70, 25, 5]).shares("all")
+      >>> Request(layout="batch", list_speed=[70, 25, 5]).shares
       {'all': (70.0, 25.0, 5.0)}
     """
 
     layout: LayoutLike = AUTO
-    list_speed: SpeedLike = None
+    list_speed: SpeedLike | Numbers = None
     mesh_shape: str | None = None
     devices: Any = None
     workers: Any = None
     port: int | None = None
     local_cluster: str | None = None
-    memory_limit: str | None = None
+    memory_limit: str | Numbers | None = None
     measure_seconds: float | None = None
-    dense_shares: str | None = None
+    dense_shares: str | Numbers | None = None
     are_flags: bool = False
 
     def __post_init__(self) -> None:
@@ -82,6 +111,10 @@ class Request:
             if self.are_flags:
                 self._check_workers()
         self._check_port()
+        object.__setattr__(self, "list_speed", self._convert_to_speeds())
+        for name in ("dense_shares", "memory_limit"):
+            if isinstance(text := getattr(self, name), str):
+                object.__setattr__(self, name, Numbers({AXIS: self._numbers(name, text)}, text))
         self._check_speeds()
         self._check_measured()
 
@@ -100,49 +133,28 @@ class Request:
     @property
     def is_measured(self) -> bool:
         """Return whether devices are measured before the step is placed."""
-        return _is_auto(self.layout) or _is_auto(self.list_speed)
+        return AUTO in (self.layout, self.list_speed)
 
-    def shares(self, first_axis: str) -> dict[str, tuple[float, ...]]:
-        """Return {mesh axis: shares} of `list_speed`.
+    @property
+    def axes(self) -> tuple[tuple[str, int], ...]:
+        """The mesh axes that the user named, with their sizes."""
+        return convert_to_mesh_shape(self.mesh_shape or "")
 
-        Args:
-          first_axis: the axis of speeds that name none.
-        """
-        if self.list_speed is None or _is_auto(self.list_speed):
-            return {}
-        if not isinstance(self.list_speed, str):
-            try:
-                return {first_axis: tuple(float(speed) for speed in self.list_speed)}
-            except (TypeError, ValueError):
-                raise ValueError(
-                    f"{self.quote('list_speed')}; give one number per device, as in [70, 25, 5], or {AUTO!r}"
-                ) from None
-        shares: dict[str, tuple[float, ...]] = {}
-        for part in self.list_speed.split(";"):
-            axis, colon, speeds = part.rpartition(":")
-            axis = axis.strip() if colon else first_axis
-            if axis in shares:
-                raise ValueError(
-                    f"{self.quote('list_speed')}: it names axis {axis!r} twice; write AXIS:70,25,5;AXIS:2,1"
-                )
-            shares[axis] = self._numbers("list_speed", speeds)
-        return shares
+    @property
+    def shares(self) -> Mapping[str, tuple[float, ...]]:
+        """{mesh axis: shares} of `list_speed`."""
+        return self.list_speed.of_axis if isinstance(self.list_speed, Numbers) else {}
 
     @property
     def options(self) -> dict[str, tuple[float, ...]]:
-        """Return the keyword arguments for the recipe."""
-        if self.dense_shares is None:
-            return {}
-        return {"dense_shares": self._numbers("dense_shares", self.dense_shares)}
+        """The keyword arguments for the recipe."""
+        return {"dense_shares": self.dense_shares.single} if isinstance(self.dense_shares, Numbers) else {}
 
     def memory_bytes(self, devices: Sequence[str]) -> dict[str, int]:
         """Return {device: bytes that it may use}; empty without a limit."""
-        if self.memory_limit is None:
+        if not isinstance(self.memory_limit, Numbers):
             return {}
-        try:
-            limits = tuple(float(part) for part in self.memory_limit.split(","))
-        except ValueError:
-            limits = ()
+        limits = self.memory_limit.single
         if len(limits) != len(devices) or not all(math.isfinite(limit) and limit > 0 for limit in limits):
             raise ValueError(
                 f"{self.quote('memory_limit')}; write the gigabytes of each of the {len(devices)} devices, such as "
@@ -160,14 +172,15 @@ class Request:
           numbers: of the devices that are left.
         """
         changes: dict[str, Any] = dict.fromkeys(("list_speed", "mesh_shape", "dense_shares"))
-        changes["memory_limit"] = _only(self.memory_limit, numbers)
-        mesh_shape = self.mesh_shape or ""
-        if self.has_all_sizes or mesh_shape.count(":") > 1:
-            return dataclasses.replace(self, layout=AUTO, **changes)
-        for field in ("list_speed", "dense_shares"):
-            changes[field] = _only(getattr(self, field), numbers)
-        if mesh_shape:
-            changes["mesh_shape"] = f"{mesh_shape.partition(':')[0]}:{len(numbers)}"
+        kept = ["memory_limit"]
+        if self.has_all_sizes or len(self.axes) > 1:
+            changes["layout"] = AUTO
+        else:
+            kept += ["list_speed", "dense_shares"]
+            changes["mesh_shape"] = f"{self.axes[0][0]}:{len(numbers)}" if self.axes else None
+        for field in kept:
+            value = getattr(self, field)
+            changes[field] = value.only(numbers) if isinstance(value, Numbers) else value
         return dataclasses.replace(self, **changes)
 
     def with_more(self) -> "Request":
@@ -264,25 +277,22 @@ class Request:
 
     def _check_speeds(self) -> None:
         """Raise ValueError if speeds are no numbers, or the layout ignores them."""
-        speeds = self.list_speed
-        self.shares("all")
         if self.dense_shares is not None and self.layout != HYBRID:
             only = self.setting("layout", HYBRID)
             raise ValueError(f"{self.quote('dense_shares')}, which only {only} uses; remove it, or give that layout")
-        _ = self.options
-        why = "it chooses all sizes" if _is_auto(self.layout) else ""
+        why = "it chooses all sizes" if self.layout == AUTO else ""
         if self.has_all_sizes:
             why = f"a {'plan' if self.is_file else type(self.layout).__name__} has all sizes"
         for field in ("list_speed", "mesh_shape"):
             if getattr(self, field) is not None and why:
                 given = f"{self.name('layout')} {self.layout!r}"
                 raise ValueError(f"{self.quote(field)} and {given}: {why}; remove {self.name(field)}")
-        if speeds is not None and self.layout == EVEN:
+        if self.list_speed is not None and self.layout == EVEN:
             raise ValueError(
                 f"{self.quote('list_speed')} and {self.name('layout')} {EVEN!r}, which uses no speeds; give another "
                 "layout"
             )
-        if _is_auto(speeds) and self.mesh_shape is not None:
+        if self.list_speed == AUTO and self.mesh_shape is not None:
             raise ValueError(
                 f"{self.quote('list_speed')} and {self.name('mesh_shape')} {self.mesh_shape!r}; measured speeds split "
                 f"over one axis; remove {self.name('mesh_shape')}"
@@ -301,6 +311,31 @@ class Request:
                     f"{self.setting('list_speed', AUTO)} use; remove it, or let the devices be measured"
                 )
 
+    def _convert_to_speeds(self) -> Numbers | str | None:
+        speeds = self.list_speed
+        first, _ = (*self.axes, (AXIS, 1))[0]
+        if speeds is None or isinstance(speeds, Numbers):
+            return speeds
+        if not isinstance(speeds, str):
+            try:
+                return Numbers({first: tuple(float(speed) for speed in speeds)}, speeds)
+            except (TypeError, ValueError):
+                raise ValueError(
+                    f"{self.quote('list_speed')}; give one number per device, as in [70, 25, 5], or {AUTO!r}"
+                ) from None
+        if speeds == AUTO:
+            return AUTO
+        of_axis: dict[str, tuple[float, ...]] = {}
+        for part in speeds.split(";"):
+            axis, colon, numbers_of_axis = part.rpartition(":")
+            axis = axis.strip() if colon else first
+            if axis in of_axis:
+                raise ValueError(
+                    f"{self.quote('list_speed')}: it names axis {axis!r} twice; write AXIS:70,25,5;AXIS:2,1"
+                )
+            of_axis[axis] = self._numbers("list_speed", numbers_of_axis)
+        return Numbers(of_axis, speeds)
+
     def _numbers(self, field: str, text: str) -> tuple[float, ...]:
         found = []
         for part in text.split(","):
@@ -311,17 +346,3 @@ class Request:
                     f"{self.quote(field)}: {part!r} is not a number; give one per processor, as in 70,25,5"
                 ) from None
         return tuple(found)
-
-
-def _is_auto(value: object) -> bool:
-    return isinstance(value, str) and value == AUTO
-
-
-def _only(speeds: Any, numbers: Sequence[int]) -> Any:
-    """Return some of "all:70,25,5", or of [70, 25, 5]."""
-    if speeds is None or _is_auto(speeds):
-        return speeds
-    if not isinstance(speeds, str):
-        return [list(speeds)[number] for number in numbers]
-    axis, colon, parts = speeds.rpartition(":")
-    return f"{axis}{colon}{','.join(parts.split(',')[number] for number in numbers)}"

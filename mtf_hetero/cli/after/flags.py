@@ -104,11 +104,7 @@ def read_request(arguments: argparse.Namespace, *, placed: bool = True) -> Check
                 f"--checkpoint is {checkpoint!r}, where there is no checkpoint; name one, as in MODEL_DIR/model.ckpt-7"
             )
         model_dir = os.path.dirname(checkpoint)
-    given = {}
-    for name in (*TRAINED, *PLACED):
-        if hasattr(arguments, name):
-            parse, value = _FIELDS[name].metadata["parse"], getattr(arguments, name)
-            given[name] = value if parse is None else parse(value)
+    given = {name: getattr(arguments, name) for name in (*TRAINED, *PLACED) if hasattr(arguments, name)}
     values = {**_of_files(getattr(arguments, "config", None), model_dir, given), **given, "model_dir": None}
     if not placed:
         values = {name: values[name] for name in TRAINED if name in values}

@@ -83,12 +83,7 @@ def read_config(*, announces: bool = True) -> config_lib.Config:
         values = config_file.load_resumed(directory, given)
         if announces and not given.get("quiet", values.get("quiet")):
             sys.stdout.write(config_file.describe_resumed(directory, values))
-    for field, flag in _FLAGS.items():
-        if field.name in values and field.name not in given:
-            continue
-        parse = field.metadata["parse"]
-        values[field.name] = flag.value if parse is None or flag.value is None else parse(flag.value)
-    return config_lib.Config(**values)
+    return config_lib.Config(**values | given)
 
 
 def check(arguments: Sequence[str]) -> None:

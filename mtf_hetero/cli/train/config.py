@@ -1,6 +1,7 @@
 """The configuration of a training, as one value. Without TensorFlow, so that a wrong value is reported at once."""
 
 import dataclasses
+import functools
 import math
 import os
 import re
@@ -17,10 +18,7 @@ SCHEDULES = ("constant", "cosine", "linear")
 WIRE_DTYPES = ("bfloat16", "float16")
 FOREVER, ON, OFF = "forever", "on", "off"
 SPATIAL = "spatial"
-PLACED = (  # the fields of a Request
-    *("layout", "list_speed", "mesh_shape", "devices", "workers", "port", "local_cluster"),
-    *("memory_limit", "measure_seconds", "dense_shares"),
-)
+PLACED = tuple(field.name for field in dataclasses.fields(Request) if field.name != "are_flags")
 MOST_WHOLE = 2**31 - 1  # limit of an integer flag
 
 
@@ -36,7 +34,7 @@ def _flag(
     Args:
       default: of the flag.
       help_text: its help.
-      parse: from the flag's value to the field's; None: they are equal.
+      parse: from the flag's value, or a file's, to the field's, which it leaves as it is; None: they are equal.
       kind: the allowed values other than None, also in a file; None: all of the field's type.
     """
     return dataclasses.field(default=default, metadata={"help": help_text, "parse": parse, "kind": kind})
@@ -256,9 +254,11 @@ class Config:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            kind, value = field.metadata["kind"], getattr(self, field.name)
+            kind, parse, value = field.metadata["kind"], field.metadata["parse"], getattr(self, field.name)
             if kind is not None and value is not None:
                 kind.read(value, f"--{field.name}")
+            if parse is not None and value is not None:
+                object.__setattr__(self, field.name, parse(value))
         if any(step < 0 for step in self.trace_steps):
             raise ValueError(f"--trace_steps is {','.join(map(str, self.trace_steps))}; steps count from 0")
         if self.eval_every is not None:
@@ -275,7 +275,7 @@ class Config:
         if self.model_dir is not None and os.path.exists(self.model_dir) and not os.path.isdir(self.model_dir):
             raise ValueError(f"--model_dir is {self.model_dir!r}, which is a file; name a directory")
 
-    @property
+    @functools.cached_property
     def request(self) -> Request:
         """The devices and the layout of the flags."""
         return Request(**{name: getattr(self, name) for name in PLACED}, are_flags=True)
@@ -311,19 +311,6 @@ class Config:
                 f"--rebalance is {text!r} and --busy_steps is 0, which measures nothing; remove one of the two"
             )
         return float(text)
-
-    def only(self, numbers: Sequence[int]) -> "Config":
-        """Return the configuration for some of its devices, by their numbers."""
-        return self._asking(self.request.only(numbers))
-
-    def with_more(self) -> "Config":
-        """Return the configuration for more devices, which are measured if some have a speed."""
-        return self._asking(self.request.with_more())
-
-    def _asking(self, request: Request) -> "Config":
-        names = ("devices", "layout", "list_speed", "mesh_shape", "dense_shares", "memory_limit")
-        changes = {name: getattr(request, name) for name in names}
-        return dataclasses.replace(self, dense_rounds=self.dense_rounds and request.layout == HYBRID, **changes)
 
     def _check_simulated(self) -> None:
         """Raise ValueError if --simulate is used with flags that need real devices."""

@@ -52,16 +52,11 @@ def load(path: str) -> dict[str, Any]:
     """
     try:
         content = loading.load(os.path.expanduser(path), yaml_for="train")
-        values = {} if content is None else SCHEMA.read(content)
-        for name, value in values.items():
-            parse = _FIELDS[name].metadata["parse"]
-            if value is not None and parse is not None:
-                values[name] = parse(value)
+        return {} if content is None else SCHEMA.read(content)
     except ValueError as error:
         raise ValueError(
             f"--config is {path!r}, which cannot be read: {error}; correct it, or name another file"
         ) from error
-    return values
 
 
 def check_resumed(model_dir: str, given: Collection[str]) -> None:

@@ -7,7 +7,6 @@ from mtf_hetero.cli.train.program import IMAGE
 from mtf_hetero.layout import Layout
 from mtf_hetero.layout.convert import convert_to_mesh_shape
 from mtf_hetero.layouts.hybrid import batch_sizes, member_sizes
-from mtf_hetero.placement.request import HYBRID
 
 
 def check_axes(config: Config, image_shape: Sequence[int]) -> None:
@@ -23,9 +22,9 @@ def check_axes(config: Config, image_shape: Sequence[int]) -> None:
             )
 
 
-def divide_batch(config: Config, empty: Layout) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
+def divide_batch(config: Config, empty: Layout, *, is_hybrid: bool) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
     """Return the sizes of the batch's dimensions, and of the last one's parts that pass the dense layers in turn."""
-    if config.layout != HYBRID:
+    if not is_hybrid:
         return (config.batch_size,), None
     sizes = batch_sizes(config.batch_size, empty.mesh_shape, dict(empty.shares))
     if not config.dense_rounds:

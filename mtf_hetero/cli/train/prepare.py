@@ -24,6 +24,7 @@ from mtf_hetero.cost.machines import Machines
 from mtf_hetero.models import named
 from mtf_hetero.models.registry import MODELS, Model, is_keras
 from mtf_hetero.placement import Request, placing
+from mtf_hetero.placement.request import HYBRID
 from mtf_hetero.planner import plan as plan_lib
 from mtf_hetero.planner.choice import Choice
 from mtf_hetero.planner.plan import Plan
@@ -183,7 +184,7 @@ def place_without(run: Run, lost: Collection[int]) -> Run:
       NotImplementedError: as in `place`.
     """
     kept, cluster, machines = placing.leave_out(run.cluster, _machines(run), lost)
-    return _place_again(run, run.config.only(kept), cluster, machines)
+    return _place_again(run, run.request.only(kept), cluster, machines)
 
 
 def place_with(run: Run, lost: Collection[int], new: Collection[str]) -> Run:
@@ -203,7 +204,7 @@ def place_with(run: Run, lost: Collection[int], new: Collection[str]) -> Run:
     _, cluster, _ = placing.leave_out(run.cluster, _machines(run), lost)
     cluster = cluster.with_members((*cluster.workers_in_use.values(), *new))
     with WorkerClaim(cluster.workers_in_use):
-        return _place_again(run, run.config.with_more(), cluster, None)
+        return _place_again(run, run.request.with_more(), cluster, None)
 
 
 def _machines(run: Run) -> Machines | None:
@@ -211,10 +212,9 @@ def _machines(run: Run) -> Machines | None:
     return run.machines if run.placed.choice is None else run.placed.choice.machines
 
 
-def _place_again(run: Run, config: Config, cluster: Cluster, machines: Machines | None) -> Run:
-    request = placement.load(config.request)
-    changes = _build_on(cluster, request, config, run.model, run.dataset, run.task, build_step)
-    changes |= {"config": config, "request": request, "machines": machines, "cluster": cluster}
+def _place_again(run: Run, request: Request, cluster: Cluster, machines: Machines | None) -> Run:
+    changes = _build_on(cluster, request, run.config, run.model, run.dataset, run.task, build_step)
+    changes |= {"request": request, "machines": machines, "cluster": cluster}
     run = dataclasses.replace(run, placement=None, **changes)
     placed = placement.place(request, cluster, run.build_graph, graph=run.graph, machines=machines)
     return dataclasses.replace(run, placement=placed, cluster=placed.cluster)
@@ -304,7 +304,8 @@ def _build_on(
     build_graph: Callable[..., network.Built],
 ) -> dict[str, Any]:
     """Return the fields of a Draft that its devices decide: the batch, the model's complete builder, and the graph."""
-    batch, rounds = meshes.divide_batch(config, placing.requested_mesh(request, cluster.devices))
+    empty = placing.requested_mesh(request, cluster.devices)
+    batch, rounds = meshes.divide_batch(config, empty, is_hybrid=request.layout == HYBRID)
     changes: dict[str, object] = dict(task.config)
     if rounds is not None:
         changes["dense_rounds"] = rounds
