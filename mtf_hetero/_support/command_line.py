@@ -14,8 +14,8 @@ from typing import Any, NoReturn
 from mtf_hetero._support import files, start_up, threads
 from mtf_hetero._support.schema import near_text
 
-WRONG_USAGE = 2
-OUTPUT_UNREAD = 141
+WRONG_USAGE = 2  # as argparse and shells have it
+OUTPUT_UNREAD = 141  # 128 + SIGPIPE, as of a program that this signal ends
 MOST_CHARACTERS = 2000  # of an error
 _PACKAGE = pathlib.Path(__file__).parents[1]
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _IMAGENET = 224, 1000  # size and classes of the images for which VGG was made; `train` has it for smaller ones too
 _OF_IMAGENET = "vgg"
-_BATCH_SIZE, _OPTIMIZER = 128, "momentum"
+_BATCH_SIZE, _OPTIMIZER = 128, "momentum"  # not in argparse, because a flag of a model beside --step is refused
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

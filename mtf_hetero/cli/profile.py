@@ -87,12 +87,7 @@ def measure(
 
 
 def table(machines: Machines, steps_per_second: Sequence[float]) -> str:
-    """Return the figures of devices and links as text.
-
-    Args:
-      machines: the devices.
-      steps_per_second: of each device alone.
-    """
+    """Return the figures of devices and links as text."""
     rows = [("device", "a step alone", "compute", "memory", "capacity")]
     for machine, speed in zip(machines.devices, steps_per_second, strict=True):
         capacity = "not known" if machine.memory_bytes is None else bytes_text(machine.memory_bytes)

@@ -34,8 +34,8 @@ from mtf_hetero.cluster.versions import find_refused
 from mtf_hetero.cluster.watch import describe_wait
 
 _Result = TypeVar("_Result")
-_POLL_SECONDS = 0.5
-_CLOSE_SECONDS, _FREE_SECONDS = 3.0, 1.0
+_POLL_SECONDS = 0.5  # between two checks for Ctrl-C, which no waiting call of TensorFlow makes
+_CLOSE_SECONDS, _FREE_SECONDS = 3.0, 1.0  # on a lost worker, both never end
 _OF_WORKER = re.compile(r"(ABORTED|UNAVAILABLE): From /job:worker")
 _HELD_SECONDS = 5.0  # until a worker is asked again whether it belongs to another training
 

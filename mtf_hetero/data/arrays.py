@@ -21,7 +21,7 @@ from mtf_hetero.data.source import TEST, TRAIN, CompressedConstant, OwnImages, S
 _NAMES = "class_names"
 _GZIP_HEAD = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 _LOCAL_HEAD = struct.Struct("<26xHH")  # length of a member's name, length of its extra field
-_CHUNK_BYTES = 2**20
+_CHUNK_BYTES = 2**20  # of a member that is read only for its checksum, so that it is never in memory as a whole
 _CHANNELS = (1, 3, 4)  # of grey images, of colours, and of colours with transparency
 _OTHER = (
     "it is missing, or not the file that the training process has; each worker needs the same file at the same path"

@@ -13,8 +13,8 @@ from mtf_hetero.data.augmentation import Augmentation
 from mtf_hetero.data.records import unreadable_as_value_error
 from mtf_hetero.data.source import TEST, TRAIN, Source
 
-STATISTICS_IMAGES = 10_000
-CACHED_BYTES = 2**30
+STATISTICS_IMAGES = 10_000  # whose mean and deviation normalise all; of own photos, fewer: see own.py
+CACHED_BYTES = 2**30  # of decoded images, or of stored slabs, that a pipeline keeps in memory
 _READ, _READ_BYTES = 500, 2**26  # images and bytes at a time, for the statistics
 
 

@@ -20,8 +20,8 @@ from mtf_hetero.data.source import TEST, TRAIN, CompressedConstant, CompressedSt
 
 MOST_BYTES = 2**28  # the elements become part of the graph
 _KEYS = {TRAIN, TEST, "classes", "class_names", "decode"}
-_READ = 500
-_PARALLEL = 8
+_READ = 500  # elements at a time: their bytes are counted after each time
+_PARALLEL = 8  # calls of `decode`, of which some wait for files
 _CONTRACT = "it must return (train, test), two data sets of (image, label), or a dict of 'train' and 'test'"
 
 

@@ -26,13 +26,13 @@ from mtf_hetero.data.source import CompressedConstant, CompressedStrings, OwnIma
 
 CHECKED = 10_000  # files opened at the start, for their sizes
 CACHED_BYTES = 2**30
-_PARALLEL_READS = 8
+_PARALLEL_READS = 8  # of which some wait for a drive, and others decode
 _THREADS = 8  # to open files at the start: on a network drive each thread waits
 _KINDS = {"JPEG", "PNG", "MPO"}  # of Pillow; MPO is a JPEG file with further images, from some telephones
 _GREY = {"1", "L", "LA", "La", "I", "I;16", "I;16B", "F"}
 _TAIL_BYTES = 4096  # in which an intact file has its end marker; if not, the image is decoded
 _END = {"PNG": b"IEND", "JPEG": b"\xff\xd9", "MPO": b"\xff\xd9"}
-_SHOWN_SIZES = 4
+_SHOWN_SIZES = 4  # in the message on images of several sizes
 
 _MISSING = "it is missing or empty on the machine that reads it; each worker needs the same files at the same paths"
 _DAMAGED = "TensorFlow cannot decode it, or it is cut off; replace or remove it"

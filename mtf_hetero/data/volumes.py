@@ -23,7 +23,7 @@ from mtf_hetero.data.records import cached as cached_strings
 from mtf_hetero.data.source import TEST, TRAIN
 from mtf_hetero.layout import Layout
 
-_PARALLEL_READS = 2
+_PARALLEL_READS = 2  # each holds a slab as stored, as decoded and as float32
 _DAMAGED = "it is missing, damaged or cut off; copy the set again"
 
 

@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from mtf_hetero.cluster.devices import Device
+from mtf_hetero.cluster.devices import MOST_CPUS, Device
 from mtf_hetero.cluster.probe import PORTS, may_change
 from mtf_hetero.layout.convert import convert_to_mesh_shape
 
@@ -26,7 +26,6 @@ AUTO = "auto"
 AXIS = "all"  # the mesh axis, if the user names none
 EVEN = "even"
 HYBRID = "hybrid"
-_MAX_CPU_DEVICES = 128
 _ENTER = "write `with LocalCluster([1, 0.5]) as workers:`"
 
 
@@ -108,7 +107,7 @@ class Request:
             object.__setattr__(self, name, self._convert_to_names(name, example))
         if self.devices is not None:
             object.__setattr__(self, "devices", self._convert_to_devices())
-            if self.are_flags:
+            if self.are_flags:  # a program may give a Cluster, and use some of its workers
                 self._check_workers()
         self._check_port()
         object.__setattr__(self, "list_speed", self._convert_to_speeds())
@@ -163,13 +162,10 @@ class Request:
         return {device: round(limit * 1e9) for device, limit in zip(devices, limits, strict=True)}
 
     def only(self, numbers: Sequence[int]) -> "Request":
-        """Return the request for some of its devices, each of which keeps its speed.
+        """Return the request for some of its devices, by their numbers; each keeps its speed.
 
         A layout that has all sizes, or a mesh of several axes, fits the devices only as a whole. The layout is then
         planned.
-
-        Args:
-          numbers: of the devices that are left.
         """
         changes: dict[str, Any] = dict.fromkeys(("list_speed", "mesh_shape", "dense_shares"))
         kept = ["memory_limit"]
@@ -248,8 +244,8 @@ class Request:
                 f"{self.name('devices')} names {text!r}; write cpu:N or gpu:N, with commas between them, and "
                 "worker:N/gpu:N of a worker"
             )
-        if device.is_cpu and device.index >= _MAX_CPU_DEVICES:
-            last = f"cpu:{_MAX_CPU_DEVICES - 1}"
+        if device.is_cpu and device.index >= MOST_CPUS:
+            last = f"cpu:{MOST_CPUS - 1}"
             raise ValueError(f"{self.name('devices')} names {text!r}; logical CPU devices are cpu:0 to {last}")
         return device.short_name
 

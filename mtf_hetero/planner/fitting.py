@@ -23,7 +23,7 @@ from mtf_hetero.planner.planning import Planner, Progress, TooLargeError, report
 from mtf_hetero.planner.search import NoAssignmentError
 
 MOST_DEVICES = 16  # of a plan that is lowered; of more, the search's estimate remains
-_ROUNDS = 5
+_ROUNDS = 5  # of searches, each with limits that are smaller by what the last one underestimated
 _AMPLE, _AMPLE_ALONE = 2.0, 1.2  # times what a step needs; on one device, which a sketch estimates best
 _PROBES = 4  # batches that are searched, until one fits
 _MARGIN = 0.9  # of the memory, for a search whose plan is to fit at once

@@ -17,7 +17,7 @@ from mtf_hetero.planner.outline import grouped, name_ranges, span_text, working_
 from mtf_hetero.planner.plan import LayerPlan, LeftOut, Plan
 from mtf_hetero.planner.verdict import WIDTH, threshold_text
 
-_UNLIMITED = 10_000
+_UNLIMITED = 10_000  # characters: rich breaks no line; the caller chooses a table that has room
 _WHOLE = "whole on each"
 _MOST_SIZES = 8  # that are written one by one
 _MOST_SPLIT = 26  # characters of a line of what is split, where there is little room

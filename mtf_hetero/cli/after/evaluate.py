@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from mtf_hetero.cli.train.tasks import Task
 
 PROGRAM = "mtf-hetero evaluate"
-_TOP = 5
+_TOP = 5  # as results on ImageNet are reported
 T = TypeVar("T", bound="Task")
 
 

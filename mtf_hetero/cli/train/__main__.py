@@ -68,9 +68,6 @@ _CONFIG = flags.DEFINE_string("config", None, help_lib.CONFIG_HELP)
 def read_config(*, announces: bool = True) -> config_lib.Config:
     """Return the configuration of the flags, and the file that they name or that the resumed run left.
 
-    Args:
-      announces: whether to print the flags of the resumed run.
-
     Raises:
       ValueError: a value is out of range, or a file is invalid.
     """

@@ -69,13 +69,9 @@ def check_resumed(model_dir: str, given: Collection[str]) -> None:
 
 
 def load_resumed(model_dir: str, given: Collection[str]) -> dict[str, Any]:
-    """Return the values of MODEL_DIR/config.yaml for the flags that are not given; {}: there is no such file.
+    """Return the values of MODEL_DIR/config.yaml for the flags that are not `given`; {}: there is no such file.
 
     Flags of devices and layouts fit each other: if one of them is given, the file gives none of them.
-
-    Args:
-      model_dir: the directory of the run; "": it has none.
-      given: names of the flags on the command line.
 
     Raises:
       ValueError: one line with the fault.

@@ -32,7 +32,7 @@ CONFIG_HELP = (
     "A YAML file of flags, one per line, such as batch_size: 25. Flags on the command line win. Each run leaves such a "
     "file as MODEL_DIR/config.yaml."
 )
-_WIDTH, _INDENT = 80, 24 * " "
+_WIDTH, _INDENT = 80, 24 * " "  # columns; argparse begins the texts of the other programs there too
 _METAVARS = {float: "NUMBER", int: "N", str: "TEXT", tuple: "A,B,..."}
 _NEXT = """\
 A flag that is on can be turned off: --noaugment. --helpfull lists the flags of
@@ -55,12 +55,7 @@ exit codes:
 
 
 def text(description: str, program: str) -> str:
-    """Return the help.
-
-    Args:
-      description: of the program.
-      program: its name, "mtf-hetero train".
-    """
+    """Return the help."""
     fields = {field.name: field for field in dataclasses.fields(Config)}
     parts = [f"usage: {program} [--FLAG=VALUE ...]", description.strip()]
     for title, names in GROUPS.items():

@@ -133,13 +133,6 @@ def for_training(
 ) -> Batches:
     """Return training batches, from the batch of the global step on.
 
-    Args:
-      dataset: the data.
-      config: the options of reading.
-      layout: of the tensors on the mesh.
-      batch: sizes of the dimensions of the batch.
-      devices: one per processor.
-
     Returns:
       A tf.data.Dataset of batches, or (features, labels) with a slice for each processor.
     """

@@ -33,14 +33,10 @@ def divide_batch(config: Config, empty: Layout, *, is_hybrid: bool) -> tuple[tup
 
 
 def describe_splits(dims: Sequence[tuple[str, int]], layout: Layout) -> list[tuple[str, str]]:
-    """Describe the splits of dimensions as (name, description).
+    """Describe the splits of dimensions, given as (name, size), as (name, description).
 
     Each layer has its own name for a dimension of the images, "conv1/batch". Layers that split it like the images'
     dimension of that size are described once, as "batch".
-
-    Args:
-      dims: the dimensions that the layout splits, as (name, size).
-      layout: the layout.
     """
     rows = []
     for name, size in dims:

@@ -171,13 +171,9 @@ def place(draft: Draft) -> Run:
 
 
 def place_without(run: Run, lost: Collection[int]) -> Run:
-    """Place a run on the devices that remain after a loss of workers.
+    """Place a run on the devices that remain after a loss of workers, which are named by their indices.
 
     Measured devices are not measured again.
-
-    Args:
-      run: in its old place.
-      lost: indices of the lost workers.
 
     Raises:
       ValueError: no device is left, or no layout fits the rest.

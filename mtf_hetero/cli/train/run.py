@@ -35,7 +35,7 @@ from mtf_hetero.training.changes import Split
 if TYPE_CHECKING:
     from mtf_hetero.keras.first_step import FirstStep
 
-LOST = 1
+LOST = 1  # the exit code: the loss is no number, the disk is full, or the first step is not that of Keras
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -69,11 +69,7 @@ def _verbosity(run: Run) -> int:
 
 
 class Training:
-    """A training, which may lose workers.
-
-    Args:
-      run: the run at its beginning.
-    """
+    """A training, which may lose workers."""
 
     def __init__(self, run: Run) -> None:
         self._first = run
