@@ -4,12 +4,14 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 import numpy as np
 
 from mtf_hetero._compat import tf
 from mtf_hetero.data import order
 from mtf_hetero.data.augmentation import Augmentation
+from mtf_hetero.data.listing import join_names
 from mtf_hetero.data.records import unreadable_as_value_error
 from mtf_hetero.data.source import TEST, TRAIN, Source
 
@@ -54,10 +56,27 @@ class Dataset:
     statistics_images: int = STATISTICS_IMAGES
     known_statistics: tuple[Sequence[float], Sequence[float]] | None = None
 
+    unit: ClassVar[str] = "images"
+
     def __str__(self) -> str:
-        shape = " x ".join(map(str, self.image_shape))
-        counts = f"{self.train_size:,} training and {self.test_size:,} test images"
-        return f"{self.name}: {counts} of {shape}, {self.classes} classes"
+        text = order.describe_sizes(self.name, self.train_size, self.test_size, self.unit, self.image_shape)
+        return f"{text}, {self.classes} classes: {join_names(self.class_names)}" if self.digest else text
+
+    @property
+    def test_names(self) -> Sequence[str]:
+        """Names of the files of the test set; none: no files."""
+        return self.source(TEST).names
+
+    def as_stored(self) -> "Dataset":
+        """Return the same images with their stored numbers, not normalised."""
+        channels = self.image_shape[2]
+        return dataclasses.replace(self, known_statistics=((0.0,) * channels, (1 / 255,) * channels))
+
+    @property
+    def stored_statistics(self) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and standard deviation per channel, which normalise stored numbers."""
+        mean, deviation = self.statistics
+        return 255 * mean, 255 * deviation
 
     @functools.cached_property
     def statistics(self) -> tuple[np.ndarray, np.ndarray]:
@@ -94,7 +113,7 @@ class Dataset:
         seed: int = 0,
         *,
         start_batch: int | tf.Tensor = 0,
-        augment: Augmentation | None = None,
+        augment: Augmentation | bool | None = None,
         places: Sequence[int] | None = None,
     ) -> tf.data.Dataset:
         """Return the training set, shuffled in each epoch, without an incomplete batch at the end of the last epoch.
@@ -108,7 +127,7 @@ class Dataset:
           seed: for the order of the images and their augmentation.
           start_batch: batches to skip at the beginning, to continue an earlier run: a whole number, or a scalar tensor,
             such as the global step, which is read when the iterator is initialised.
-          augment: random changes of the images.
+          augment: random changes of the images; True: those of Augmentation().
           places: places in each batch, from 0 on, whose images are made; None: all.
 
         Returns:
@@ -128,11 +147,12 @@ class Dataset:
         cached = len(chosen) == batch_size and epochs > 1 and source.read_often is None and bytes_of_all <= CACHED_BYTES
         images = self._source_in_memory(batches) if cached else _batched(read, batches, len(chosen))
         normalise = self.normaliser()
+        changes = Augmentation() if augment is True else augment or None
 
         def finish(batch: tf.Tensor, example: tuple[tf.Tensor, tf.Tensor]) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
             normalised = normalise(example[0])
-            if augment is not None:
-                normalised = augment.apply(normalised, tf.gather(augment.draw(batch_size, seed, batch), chosen))
+            if changes is not None:
+                normalised = changes.apply(normalised, tf.gather(changes.draw(batch_size, seed, batch), chosen))
             return {"image": normalised, "weight": tf.ones([len(chosen)])}, tf.cast(example[1], tf.int32)
 
         return order.made_ahead(tf.data.Dataset.zip((numbers, images)).map(finish))

@@ -3,10 +3,10 @@
 The seed and the numbers of the epoch and of the batch decide it, so that all processors read parts of the same batches.
 """
 
-import numbers
 from collections.abc import Sequence
 
 from mtf_hetero._compat import tf
+from mtf_hetero._support.numbers import check_number
 
 
 def places_in_batch(batch_size: int, places: Sequence[int] | None, unit: str) -> tuple[int, ...]:
@@ -15,7 +15,7 @@ def places_in_batch(batch_size: int, places: Sequence[int] | None, unit: str) ->
     Raises:
       ValueError: the batch has no such places.
     """
-    check_whole(batch_size, "batch_size", least=1)
+    check_number(batch_size, "batch_size", none=False)
     if places is None:
         return tuple(range(batch_size))
     if not places or min(places) < 0 or max(places) >= batch_size:
@@ -34,9 +34,9 @@ def training_batches(
     Raises:
       ValueError: so many examples cannot be read.
     """
-    check_whole(epochs, "epochs", least=1)
+    check_number(epochs, "epochs", none=False)
     if not tf.is_tensor(start_batch):
-        check_whole(start_batch, "start_batch", least=0)
+        check_number(start_batch, "start_batch", zero=True, none=False)
     if batch_size > examples * epochs:
         raise ValueError(f"batch_size is {batch_size}, but {name} has {examples} training {unit}; give a smaller one")
     first_batch = tf.cast(start_batch, tf.int64)
@@ -66,15 +66,13 @@ def testing_batches(examples: int, batch_size: int, places: Sequence[int]) -> tf
     return tf.data.Dataset.range(0, examples, batch_size).map(batch)
 
 
+def describe_sizes(name: str, train_size: int, test_size: int, unit: str, shape: Sequence[int]) -> str:
+    """Return the name and the size of a set, for the user."""
+    return f"{name}: {train_size:,} training and {test_size:,} test {unit} of {' x '.join(map(str, shape))}"
+
+
 def made_ahead(batches: tf.data.Dataset) -> tf.data.Dataset:
     """Return the batches, of which two are made while a step runs."""
     options = tf.data.Options()
     options.autotune.enabled = False  # with it, closing a session sometimes took a minute
     return batches.prefetch(2).with_options(options)
-
-
-def check_whole(value: object, name: str, *, least: int) -> None:
-    """Raise ValueError unless a value is a whole number."""
-    if not isinstance(value, numbers.Integral) or value < least:
-        kind = "positive whole number" if least else "whole number, 0 or more"
-        raise ValueError(f"{name} is {value!r}; it must be a {kind}")

@@ -10,10 +10,12 @@ import functools
 import os
 import pathlib
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 import numpy as np
 
 from mtf_hetero._compat import mtf, tf
+from mtf_hetero._support.numbers import check_number
 from mtf_hetero.data import _volumes_files as files
 from mtf_hetero.data import order
 from mtf_hetero.data.dataset import CACHED_BYTES
@@ -61,6 +63,13 @@ class Volumes:
 
     directory: str
     manifest: files.Manifest
+    unit: ClassVar[str] = "volumes"
+    notes: ClassVar[tuple[str, ...]] = ()
+    test_names: ClassVar[tuple[str, ...]] = ()
+
+    def __str__(self) -> str:
+        text = order.describe_sizes(self.directory, self.train_size, self.test_size, self.unit, self.image_shape)
+        return f"{text}, simulated" if self.is_simulated else text
 
     @property
     def image_shape(self) -> tuple[int, int, int, int]:
@@ -126,7 +135,7 @@ class Volumes:
           ValueError: the batch is larger than all the data, or the slab is not within it.
         """
         slab = self._within(batch_size, slab)
-        order.check_whole(cached_bytes, "cached_bytes", least=0)
+        check_number(cached_bytes, "cached_bytes", zero=True, none=False)
         batches = order.training_batches(
             self.train_size, batch_size, epochs, seed, start_batch, name=self.directory, unit="volumes"
         )
@@ -161,6 +170,17 @@ class Volumes:
             return indices, tf.zeros([len(places), 4], tf.int32), weights
 
         return self._batches(TEST, order.testing_batches(self.test_size, batch_size, places).map(choose), slab, 0)
+
+    def as_stored(self) -> "Volumes":
+        """Return the same volumes with their stored numbers, not normalised."""
+        channels = self.image_shape[3]
+        manifest = dataclasses.replace(self.manifest, mean=(0.0,) * channels, deviation=(1.0,) * channels)
+        return dataclasses.replace(self, manifest=manifest)
+
+    @property
+    def stored_statistics(self) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and standard deviation per channel, which normalise stored numbers."""
+        return np.array(self.manifest.mean), np.array(self.manifest.deviation)
 
     def normaliser(self) -> Callable[[tf.Tensor], tf.Tensor]:
         """Return a function from stored volumes to normalised ones, float32 [..., depth, height, width, channels]."""

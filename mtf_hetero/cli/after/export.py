@@ -67,12 +67,11 @@ def _export_keras(given: restored.Restored, arguments: argparse.Namespace) -> st
         from mtf_hetero.keras import networks, to_keras
     except ImportError as error:
         raise ValueError(f"--format is {KERAS!r}, but {error}") from error
-    from mtf_hetero.cli.train import inputs
 
-    run, unit = given.run, inputs.unit(given.run.dataset)
+    run, unit = given.run, given.run.dataset.unit
     model = to_keras(run.model, given.checkpoint, image_shape=run.dataset.image_shape, **run.task.config)
     if not run.model.normalises:
-        model = networks.normalising(model, *inputs.statistics_as_stored(run.dataset))
+        model = networks.normalising(model, *run.dataset.stored_statistics)
     networks.save(model, arguments.output)
     shape = ", ".join(map(str, run.dataset.image_shape))
     return (
@@ -82,11 +81,10 @@ def _export_keras(given: restored.Restored, arguments: argparse.Namespace) -> st
 
 
 def _export_saved_model(given: restored.Restored, arguments: argparse.Namespace) -> str:
-    from mtf_hetero.cli.train import inputs
     from mtf_hetero.estimator import saved_model
 
     run = given.run
-    unit = inputs.unit(run.dataset)
+    unit = run.dataset.unit
     saved_model.write(
         arguments.output,
         functools.partial(_build, run),

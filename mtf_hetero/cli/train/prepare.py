@@ -129,7 +129,7 @@ def _draft(
     meshes.check_axes(config, dataset.image_shape)
     task = model.task.of(dataset)
     model = model.fitted(dataset.image_shape, *task.config.values())
-    dataset = inputs.as_stored(dataset) if model.normalises else dataset
+    dataset = dataset.as_stored() if model.normalises else dataset
     members = _members(config, stack)
     if absent:
         cluster, notes = Cluster.local([f"cpu:{number}" for number in range(len(absent))]), ()
@@ -144,7 +144,7 @@ def _draft(
         task=task,
         cluster=cluster,
         **_build_on(cluster, request, config, model, dataset, task, build_step if training else _build_test),
-        notes=(*model.notes, *inputs.notes(dataset), *notes),
+        notes=(*model.notes, *dataset.notes, *notes),
         machines=machines,
         absent=absent,
         members=members,

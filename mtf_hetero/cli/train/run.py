@@ -176,7 +176,7 @@ class Run(Draft):
         names = self.absent or self.devices
         lines = [
             f"{self.config.model}: {sum(v.size for v in self.graph.trainable_variables):,} parameters",
-            ", ".join(filter(None, (inputs.describe(self.dataset), self.task.describe()))),
+            ", ".join(filter(None, (str(self.dataset), self.task.describe()))),
             *map(shorten, self.notes),
             shorten(f"mesh {self.layout.mesh_text} on {', '.join(names)}"),
         ]
@@ -278,7 +278,7 @@ def check_steps(config: Config, dataset: inputs.Dataset) -> None:
         needed = -(-last * config.batch_size // dataset.train_size)
         raise ValueError(
             f"--max_steps is {last}, but there are {whole} steps in --train_epochs={config.train_epochs} of "
-            f"{dataset.train_size} {inputs.unit(dataset)} in batches of {config.batch_size}; give "
+            f"{dataset.train_size} {dataset.unit} in batches of {config.batch_size}; give "
             f"--train_epochs={needed}"
         )
     validations(config, dataset)
@@ -322,7 +322,7 @@ def validations(config: Config, dataset: inputs.Dataset) -> Validations:
         return Validations(range(0), int)
     if not dataset.test_size:
         raise ValueError(
-            f"--eval_every is {config.eval_every!r}, but {config.dataset} has no test {inputs.unit(dataset)}; remove it"
+            f"--eval_every is {config.eval_every!r}, but {config.dataset} has no test {dataset.unit}; remove it"
         )
     (every, is_of_epochs), last = parse_eval_every(config.eval_every), total_steps(config, dataset)
     step_at = functools.partial(steps_of_epochs, config, dataset) if is_of_epochs else int
