@@ -61,7 +61,7 @@ def _define(field: dataclasses.Field) -> flags.FlagHolder:
     return _DEFINE[config_lib.value_type(field)](field.name, default, field.metadata["help"])
 
 
-_FLAGS = {field: _define(field) for field in dataclasses.fields(config_lib.Config)}
+_FLAGS = {name: _define(field) for name, field in config_lib.FIELDS.items()}
 _CONFIG = flags.DEFINE_string("config", None, help_lib.CONFIG_HELP)
 
 
@@ -71,7 +71,7 @@ def read_config(*, announces: bool = True) -> config_lib.Config:
     Raises:
       ValueError: a value is out of range, or a file is invalid.
     """
-    given = {field.name: flag.value for field, flag in _FLAGS.items() if flag.present}
+    given = {name: flag.value for name, flag in _FLAGS.items() if flag.present}
     if _CONFIG.value:
         values = config_file.load(_CONFIG.value)
     else:

@@ -22,7 +22,8 @@ PLACED = tuple(field.name for field in dataclasses.fields(Request) if field.name
 MOST_WHOLE = 2**31 - 1  # limit of an integer flag
 
 
-_POSITIVE = Number(integer=True, least=1, most=MOST_WHOLE)
+_SECONDS = re.compile(r"\d{1,9}(\.\d{1,9})?")
+POSITIVE = Number(integer=True, least=1, most=MOST_WHOLE)
 _COUNT = Number(integer=True, least=0, most=MOST_WHOLE)
 
 
@@ -97,15 +98,15 @@ class Config:
         "temporary directory.",
         lambda directory: directory or None,
     )
-    batch_size: int = _flag(25, "Images or volumes per step.", kind=_POSITIVE)
-    train_epochs: int = _flag(4, "How many times to train on each image or volume.", kind=_POSITIVE)
+    batch_size: int = _flag(25, "Images or volumes per step.", kind=POSITIVE)
+    train_epochs: int = _flag(4, "How many times to train on each image or volume.", kind=POSITIVE)
     augment: bool = _flag(
         False,
         "Vary the training data at random. Images are shifted by up to 4 pixels and flipped. Volumes are mirrored and "
         "turned.",
     )
     max_steps: int | None = _flag(
-        None, "The step at which to stop. By default the last one of the last epoch.", kind=_POSITIVE
+        None, "The step at which to stop. By default the last one of the last epoch.", kind=POSITIVE
     )
     optimizer: str = _flag("adafactor", f"One of {', '.join(OPTIMIZERS)}.", kind=Text(OPTIMIZERS))
     learning_rate: float | None = _flag(None, "By default the optimizer's own.", kind=Number(above=0, of_text=True))
@@ -183,7 +184,7 @@ class Config:
         "Give devices other shares in mid-run if measurements say that a step is then shorter, by more than the noise, "
         f"and that it is worth the pause. {AUTO}: as soon as that is so. Seconds: at most as often. {OFF}: never.",
     )
-    min_workers: int = _flag(1, "Wait for lost workers for ever if fewer workers than these are left.", kind=_POSITIVE)
+    min_workers: int = _flag(1, "Wait for lost workers for ever if fewer workers than these are left.", kind=POSITIVE)
     verify: str = _flag(
         AUTO,
         "For a Keras model: compare what it gives in the first step, and its gradients, with Keras on this host. "
@@ -219,10 +220,10 @@ class Config:
         "Stop after so many tests of --eval_every in a row whose loss is not lower than the lowest one before. The "
         "line of each test has this loss, and the lowest one. The accuracy does not count. "
         "MODEL_DIR/best has the checkpoint of the lowest loss.",
-        kind=_POSITIVE,
+        kind=POSITIVE,
     )
     summary_steps: int = _flag(
-        50, "Steps between two rows of MODEL_DIR/metrics.jsonl and of TensorBoard's curves.", kind=_POSITIVE
+        50, "Steps between two rows of MODEL_DIR/metrics.jsonl and of TensorBoard's curves.", kind=POSITIVE
     )
     busy_steps: int | None = _flag(
         None,
@@ -234,11 +235,11 @@ class Config:
         None,
         "Steps between two progress lines if the output is no terminal. By default a line about every 5 seconds at "
         "first, and every minute in a training of hours.",
-        kind=_POSITIVE,
+        kind=POSITIVE,
     )
     quiet: bool = _flag(False, "Print only errors and the final result.")
     seed: int = _flag(1, "Seed of the initial weights and of the order of the data.", kind=_COUNT)
-    save_checkpoints_secs: int = _flag(60, "Seconds between two checkpoints.", kind=_POSITIVE)
+    save_checkpoints_secs: int = _flag(60, "Seconds between two checkpoints.", kind=POSITIVE)
     trace_steps: tuple[int, ...] = _flag(
         (),
         "Steps of this run to trace, such as 5,50. MODEL_DIR/traces then has a Chrome trace of each, and a table of "
@@ -290,7 +291,7 @@ class Config:
         text = self.wait_for_workers.strip()
         if text == FOREVER:
             return math.inf
-        if not re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text):
+        if not _SECONDS.fullmatch(text):
             raise ValueError(f"--wait_for_workers is {text!r}; write seconds, such as 60, or {FOREVER}")
         return float(text)
 
@@ -304,7 +305,7 @@ class Config:
         text = self.rebalance.strip()
         if text in (AUTO, OFF):
             return None if text == OFF else 0.0
-        if not re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text) or not float(text):
+        if not _SECONDS.fullmatch(text) or not float(text):
             raise ValueError(f"--rebalance is {text!r}; write {AUTO}, {OFF}, or a positive number of seconds")
         if self.busy_steps == 0:
             raise ValueError(
@@ -324,6 +325,9 @@ class Config:
                     f"--{name} is {getattr(self, name)!r} and --simulate {self.simulate!r}, which names the devices; "
                     "give one of the two"
                 )
+
+
+FIELDS = {field.name: field for field in dataclasses.fields(Config)}
 
 
 def parse_eval_every(text: str) -> tuple[int, bool]:

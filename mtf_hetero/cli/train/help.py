@@ -4,7 +4,7 @@ import dataclasses
 import textwrap
 import types
 
-from mtf_hetero.cli.train.config import Config, value_type
+from mtf_hetero.cli.train.config import FIELDS, value_type
 
 GROUPS = types.MappingProxyType(  # title -> fields of Config, in the order of the help
     {
@@ -56,11 +56,10 @@ exit codes:
 
 def text(description: str, program: str) -> str:
     """Return the help."""
-    fields = {field.name: field for field in dataclasses.fields(Config)}
     parts = [f"usage: {program} [--FLAG=VALUE ...]", description.strip()]
     for title, names in GROUPS.items():
         entries = [_entry("--config=FILE", CONFIG_HELP)] if title == "output" else []
-        parts.append("\n".join([f"{title}:", *entries, *(_describe(fields[name]) for name in names)]))
+        parts.append("\n".join([f"{title}:", *entries, *(_describe(FIELDS[name]) for name in names)]))
     base = program.removesuffix(" train") if program.endswith(" train") else "mtf-hetero"
     return "\n\n".join([*parts, _NEXT.format(program=base)])
 
