@@ -171,8 +171,8 @@ def close_output() -> int:
     return OUTPUT_UNREAD
 
 
-def print_result(work: Callable[[], str]) -> int:
-    """Print what a function returns, or the one line of its error, and return the exit code."""
+def print_result(work: Callable[[], str], *, stopped: str = "nothing was kept") -> int:
+    """Print what a function returns, or the one line of its error, or `stopped` after Ctrl-C; return the exit code."""
     search_working_directory()
     try:
         result = work()
@@ -180,7 +180,7 @@ def print_result(work: Callable[[], str]) -> int:
         say(error)
         return WRONG_USAGE
     except KeyboardInterrupt:
-        sys.stderr.write("stopped: nothing was kept\n")
+        sys.stderr.write(f"stopped: {stopped}\n")
         return 130
     sys.stdout.write(result)
     return 0

@@ -13,10 +13,11 @@ from typing import IO
 import numpy as np
 
 from mtf_hetero._compat import tf
+from mtf_hetero.data.dataset import Dataset
 from mtf_hetero.data.listing import choose_test
 from mtf_hetero.data.pictures import crop_and_resize, or_else
 from mtf_hetero.data.records import assert_usable
-from mtf_hetero.data.source import TEST, TRAIN, CompressedConstant, OwnImages, Source
+from mtf_hetero.data.source import TEST, TRAIN, CompressedConstant, Source
 
 _NAMES = "class_names"
 _GZIP_HEAD = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
@@ -66,9 +67,7 @@ class _Images:
         return tf.reshape(tf.io.decode_raw(pixels, tf.uint8), self.shape)
 
 
-def load_arrays(
-    path: str, *, size: tuple[int, int] | tuple[()], seed: int, class_names: Sequence[str] = ()
-) -> OwnImages:
+def load_arrays(path: str, *, size: tuple[int, int] | tuple[()], seed: int, class_names: Sequence[str] = ()) -> Dataset:
     """Open an archive with x_train, y_train, x_test and y_test, or with x and y.
 
     The images are uint8 [images, height, width] or [images, height, width, channels], the labels whole numbers from 0
@@ -94,7 +93,7 @@ def load_arrays(
 
 def _open(
     path: str, archive: zipfile.ZipFile, size: tuple[int, int] | tuple[()], seed: int, class_names: Sequence[str]
-) -> OwnImages:
+) -> Dataset:
     arrays = {name.removesuffix(".npy") for name in archive.namelist()}
     divided = {f"{array}_{split}" for array in "xy" for split in (TRAIN, TEST)}
     if not divided <= arrays and not {"x", "y"} <= arrays:
@@ -118,7 +117,8 @@ def _open(
     names = _names(path, archive, int(labels[TRAIN].max()) + 1, class_names)
     height, width, channels = images[TRAIN].shape[1:]
     shape = (*size, channels) if size else (height, width, channels)
-    return OwnImages(
+    return Dataset.of_sources(
+        path,
         shape,
         names,
         {split: _source(images[split], labels[split], chosen[split], shape) for split in images},

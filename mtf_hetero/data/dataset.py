@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -58,6 +58,20 @@ class Dataset:
 
     unit: ClassVar[str] = "images"
 
+    @classmethod
+    def of_sources(
+        cls,
+        name: str,
+        image_shape: tuple[int, int, int],
+        class_names: tuple[str, ...],
+        sources: Mapping[str, Source],
+        digest: str = "",
+        notes: tuple[str, ...] = (),
+    ) -> "Dataset":
+        """Return the set of the images of "train" and "test", of as many classes as have a name."""
+        sizes = sources[TRAIN].size, sources[TEST].size
+        return cls(name, image_shape, len(class_names), *sizes, sources.__getitem__, class_names, digest, notes)
+
     def __str__(self) -> str:
         text = order.describe_sizes(self.name, self.train_size, self.test_size, self.unit, self.image_shape)
         return f"{text}, {self.classes} classes: {join_names(self.class_names)}" if self.digest else text
@@ -92,7 +106,7 @@ class Dataset:
             batches = order.made_ahead(self.source(TRAIN).read(indices).batch(at_once))
             iterator = tf.data.make_initializable_iterator(batches)
             images, _ = iterator.get_next()
-            config = tf.ConfigProto(device_count={"GPU": 0})
+            config = tf.ConfigProto(device_count={"GPU": 0})  # a session reserves the memory of each GPU that it sees
             with unreadable_as_value_error(), tf.Session(config=config) as session:
                 session.run(iterator.initializer)
                 while True:

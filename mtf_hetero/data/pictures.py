@@ -19,10 +19,11 @@ import numpy as np
 
 from mtf_hetero._compat import tf
 from mtf_hetero._support import extras
+from mtf_hetero.data.dataset import Dataset
 from mtf_hetero.data.listing import Photo, list_images
 from mtf_hetero.data.orientation import TAG, TRANSPOSED, upright
 from mtf_hetero.data.records import assert_usable, cached
-from mtf_hetero.data.source import CompressedConstant, CompressedStrings, OwnImages, Source
+from mtf_hetero.data.source import CompressedConstant, CompressedStrings, Source
 
 CHECKED = 10_000  # files opened at the start, for their sizes
 CACHED_BYTES = 2**30
@@ -54,7 +55,7 @@ class Look(NamedTuple):
     tail: int
 
 
-def load_files(name: str, path: str, *, size: Sequence[int], seed: int, class_names: Sequence[str] = ()) -> OwnImages:
+def load_files(name: str, path: str, *, size: Sequence[int], seed: int, class_names: Sequence[str] = ()) -> Dataset:
     """Find the image files of a directory or of a CSV file, and read the headers of up to 10,000 of them.
 
     Args:
@@ -74,7 +75,7 @@ def load_files(name: str, path: str, *, size: Sequence[int], seed: int, class_na
     for split, photos in listed.photos.items():
         labels = np.array([numbers[photo.class_name] for photo in photos], np.int32)
         sources[split] = source_of_files([photo.path for photo in photos], labels, shape, resize=bool(size))
-    return OwnImages(shape, listed.class_names, sources, listed.digest, (*listed.notes, *notes))
+    return Dataset.of_sources(name, shape, listed.class_names, sources, listed.digest, (*listed.notes, *notes))
 
 
 def survey(photos: Sequence[Photo], name: str, size: Sequence[int]) -> tuple[tuple[int, int, int], tuple[str, ...]]:
@@ -90,6 +91,7 @@ def survey(photos: Sequence[Photo], name: str, size: Sequence[int]) -> tuple[tup
     Raises:
       ValueError: an image is damaged or of another kind, or sizes differ and `size` is none.
     """
+    # The same ones in each run: whether a fault is found must not depend on chance
     chosen = photos if len(photos) <= CHECKED else random.Random(0).sample(photos, CHECKED)
     found = look_at([(photo.path, photo.place) for photo in chosen])
     channels = 1 if all(look.mode in _GREY for look in found) else 3

@@ -5,7 +5,7 @@ Such a pipeline runs in any TensorFlow process, also on another host, and reads 
 
 import dataclasses
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,17 +34,6 @@ class Source:
     read: "Callable[[tf.data.Dataset], tf.data.Dataset]"
     read_often: "Callable[[tf.data.Dataset], tf.data.Dataset] | None" = None
     names: Sequence[str] = ()
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class OwnImages:
-    """The images of a user's own data set."""
-
-    image_shape: tuple[int, int, int]
-    class_names: tuple[str, ...]
-    sources: Mapping[str, Source]
-    digest: str
-    notes: tuple[str, ...] = ()
 
 
 class CompressedConstant:
