@@ -130,6 +130,7 @@ def give_back(workers: Workers) -> None:
     _in_parallel(_release, by_index(workers))
 
 
+# One after another, a program that outlives its workers waits six seconds for each
 def _in_parallel(function: Callable[[_Worker], _Result], workers: dict[int, _Worker]) -> dict[int, _Result]:
     """Call a function for each worker in a thread; returns {index: its result}."""
     with concurrent.futures.ThreadPoolExecutor(max(len(workers), 1)) as pool:

@@ -146,7 +146,7 @@ class OwnReader:
             return None
         files = itertools.chain(*map(_lines, (*_COUNTS, *self._quotas)))
         counts = Counts.read(list(threads), [*threads.values(), *files])
-        if counts.groups != self._groups:
+        if counts.groups != self._groups:  # at once: a process may get a quota at any moment
             self._groups, self._clock = counts.groups, WorkClock()
             self._quotas = [*filter(os.path.exists, _quota_files(_lines(_MOUNTS), counts.groups))]
             return self.read()

@@ -234,6 +234,7 @@ def place(
       NotImplementedError: it splits a dimension that an operation needs whole.
     """
     layout = request.layout
+    # One device has no choice of a layout, so the graph need not be built; but rules of the user are checked
     if len(cluster.devices) == 1 and machines is None and isinstance(layout, str) and ":" not in layout:
         return Placement(cluster, ALONE if layout == AUTO else requested_mesh(request, cluster.devices))
     if graph is None:

@@ -131,7 +131,7 @@ def _draft(
     model = model.fitted(dataset.image_shape, *task.config.values())
     dataset = dataset.as_stored() if model.normalises else dataset
     members = _members(config, stack)
-    if absent:
+    if absent:  # logical CPUs stand for devices that need not be here
         cluster, notes = Cluster.local([f"cpu:{number}" for number in range(len(absent))]), ()
     else:
         cluster, notes = _cluster(request, stack, members, claims=training and not config.dry_run)
