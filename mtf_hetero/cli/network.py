@@ -104,18 +104,12 @@ def build_step(model: "Model", batch_size: int, optimizer: str, **config: Any) -
       optimizer: a name in mtf_hetero.cli.train.config.OPTIMIZERS.
       **config: of the model's build.
     """
-    from mtf_hetero._compat import tf
-    from mtf_hetero.cli.train import program
+    from mtf_hetero.cli.train.program import Optimizer, Program
 
     task = model.task.of_count(model.classes)
-    tf.train.create_global_step()
-    built = program.build_training(
-        *program.blank(task, model.image_shape, batch_size),
-        build=functools.partial(model.build, **{**task.config, **config}),
-        optimizer=program.Optimizer(optimizer),
-        task=task,
-    )
-    return built.graph
+    build = functools.partial(model.build, **{**task.config, **config})
+    made = Program(build, Optimizer(optimizer), task, image_shape=model.image_shape)
+    return made.build_blank(batch_size).graph
 
 
 def _load_step(text: str) -> "Network":

@@ -54,7 +54,8 @@ def _evaluate(given: restored.Restored, arguments: argparse.Namespace) -> str:
     run, unit = given.run, given.run.dataset.unit
     if not run.dataset.test_size:
         raise ValueError(f"--dataset is {run.config.dataset!r}, which has nothing to test on; give another set")
-    run = dataclasses.replace(run, task=_with_details(run.task, arguments))
+    program = dataclasses.replace(run.program, task=_with_details(run.task, arguments))
+    run = dataclasses.replace(run, program=program)
     found = run.test(checkpoint_path=given.checkpoint)
     result = {
         "model": run.config.model,

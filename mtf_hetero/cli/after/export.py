@@ -23,6 +23,7 @@ Exit codes: 0, 1 if the model cannot be written, 2 for a wrong flag or value
 """
 
 import argparse
+import dataclasses
 import functools
 import os
 from collections.abc import Mapping, Sequence
@@ -100,12 +101,12 @@ def _export_saved_model(given: restored.Restored, arguments: argparse.Namespace)
 def _build(run: "Run", batch_size: int) -> "tuple[tf.Tensor, Mapping[str, tf.Tensor]]":
     """Build the network on one device, from stored numbers to predictions."""
     from mtf_hetero._compat import tf
-    from mtf_hetero.cli.train import program as network
     from mtf_hetero.layout import Layout
 
     tf.train.create_global_step()
     stored = tf.placeholder(tf.float32, [batch_size, *run.dataset.image_shape])
-    outputs = network.build_outputs(run.dataset.normaliser()(stored), run.build, Layout([("all", 1)], ()), ["cpu:0"])
+    program = dataclasses.replace(run.program, batch=None)  # one dimension, also after a training with two
+    outputs = program.lower_outputs(run.dataset.normaliser()(stored), Layout([("all", 1)], ()), ["cpu:0"])
     return stored, run.task.predictions(outputs)
 
 

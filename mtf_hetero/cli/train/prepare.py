@@ -5,17 +5,17 @@ import dataclasses
 import functools
 import os
 import tempfile
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from mtf_hetero import checkpoint as saver_lib
 from mtf_hetero import data, placement
-from mtf_hetero._compat import mtf, tf
+from mtf_hetero._compat import tf
 from mtf_hetero._support import files
 from mtf_hetero.cli.train import initial, inputs, meshes, recorded
-from mtf_hetero.cli.train import program as network
 from mtf_hetero.cli.train.config import Config
-from mtf_hetero.cli.train.run import Draft, Run, build_step, check_steps
+from mtf_hetero.cli.train.program import Program, computing_in
+from mtf_hetero.cli.train.run import Draft, Run, check_steps, make_optimizer, total_steps
 from mtf_hetero.cli.train.tasks import Task
 from mtf_hetero.cluster import Cluster, LocalCluster, WorkerClaim
 from mtf_hetero.cluster.members import Members
@@ -136,14 +136,17 @@ def _draft(
     else:
         cluster, notes = _cluster(request, stack, members, claims=training and not config.dry_run)
     request.memory_bytes(cluster.devices)
+    program = _program(cluster, request, config, model, dataset, task)
+    with tf.Graph().as_default():
+        graph = program.build_blank(config.batch_size, training=training).graph
     return Draft(
         config=config,
         request=request,
         model=model,
         dataset=dataset,
-        task=task,
+        program=program,
         cluster=cluster,
-        **_build_on(cluster, request, config, model, dataset, task, build_step if training else _build_test),
+        graph=graph,
         notes=(*model.notes, *dataset.notes, *notes),
         machines=machines,
         absent=absent,
@@ -209,11 +212,11 @@ def _machines(run: Run) -> Machines | None:
 
 
 def _place_again(run: Run, request: Request, cluster: Cluster, machines: Machines | None) -> Run:
-    changes = _build_on(cluster, request, run.config, run.model, run.dataset, run.task, build_step)
-    changes |= {"request": request, "machines": machines, "cluster": cluster}
-    run = dataclasses.replace(run, placement=None, **changes)
-    placed = placement.place(request, cluster, run.build_graph, graph=run.graph, machines=machines)
-    return dataclasses.replace(run, placement=placed, cluster=placed.cluster)
+    program = _program(cluster, request, run.config, run.model, run.dataset, run.task)
+    run = dataclasses.replace(run, request=request, program=program, machines=machines, placement=None)
+    with tf.Graph().as_default():
+        run = dataclasses.replace(run, graph=run.build_graph())
+    return run.at(placement.place(request, cluster, run.build_graph, graph=run.graph, machines=machines))
 
 
 def _find_placement(draft: Draft) -> placement.Placement:
@@ -290,16 +293,10 @@ def _save_plan(choice: Choice, model_dir: str) -> list[str]:
     return [f"the plan is {path}, for --layout; the devices are {devices}, for mtf-hetero plan --simulate"]
 
 
-def _build_on(
-    cluster: Cluster,
-    request: Request,
-    config: Config,
-    model: Model,
-    dataset: inputs.Dataset,
-    task: Task,
-    build_graph: Callable[..., network.Built],
-) -> dict[str, Any]:
-    """Return the fields of a Draft that its devices decide: the batch, the model's complete builder, and the graph."""
+def _program(
+    cluster: Cluster, request: Request, config: Config, model: Model, dataset: inputs.Dataset, task: Task
+) -> Program:
+    """Return the program whose batch fits the mesh of the devices."""
     empty = placing.requested_mesh(request, cluster.devices)
     batch, rounds = meshes.divide_batch(config, empty, is_hybrid=request.layout == HYBRID)
     changes: dict[str, object] = dict(task.config)
@@ -309,19 +306,8 @@ def _build_on(
         changes["recompute"] = config.recompute
     build = functools.partial(model.build, **changes)
     if config.compute_dtype is not None:
-        build = network.computing_in(config.compute_dtype, build)
-    with tf.Graph().as_default():
-        graph = build_graph(config, dataset, task, batch, build).graph
-    return {"batch": batch, "build": build, "graph": graph}
-
-
-def _build_test(
-    config: Config, dataset: inputs.Dataset, task: Task, batch: tuple[int, ...], build: Callable[..., mtf.Tensor]
-) -> network.Built:
-    """Build a test without images in the default graph."""
-    image, label = network.blank(task, dataset.image_shape, config.batch_size)
-    features = {"image": image, "weight": tf.ones([config.batch_size])}
-    return network.build_test(features, label, build=build, task=task, batch=batch)
+        build = computing_in(config.compute_dtype, build)
+    return Program(build, make_optimizer(config, total_steps(config, dataset)), task, batch, dataset.image_shape)
 
 
 def _members(config: Config, stack: contextlib.ExitStack) -> Members | None:

@@ -47,10 +47,8 @@ class Draft:
       request: the loaded request for a placement.
       model: the model.
       dataset: the data.
-      task: the model's prediction for the data.
+      program: of the model, its task and its batch.
       cluster: the devices.
-      batch: sizes of the dimensions of the batch.
-      build: returns outputs from an mtf.Tensor of images, and `training`.
       graph: the step, or a test without training; its dimensions are read.
       notes: lines for the user, about workers and measurements.
       machines: figures of the simulated devices in a dry run; None: no step is predicted.
@@ -66,10 +64,8 @@ class Draft:
     request: Request
     model: Model
     dataset: inputs.Dataset
-    task: Task
+    program: network.Program
     cluster: Cluster
-    batch: tuple[int, ...]
-    build: Callable[..., mtf.Tensor]
     graph: mtf.Graph
     notes: tuple[str, ...]
     machines: Machines | None = None
@@ -79,6 +75,17 @@ class Draft:
     members: Members | None = None
     placement: Placement | None = None
     check: "FirstStep | None" = None
+
+    @property
+    def task(self) -> Task:
+        """The model's prediction for the data."""
+        return self.program.task
+
+    @property
+    def batch(self) -> Sequence[int]:
+        """Sizes of the dimensions of the batch."""
+        assert self.program.batch is not None
+        return self.program.batch
 
     @property
     def total_steps(self) -> int:
@@ -92,7 +99,7 @@ class Draft:
 
     def build_graph(self) -> mtf.Graph:
         """Build the training step without images in TensorFlow's default graph."""
-        return build_step(self.config, self.dataset, self.task, self.batch, self.build).graph
+        return self.program.build_blank(self.config.batch_size).graph
 
 
 class Run(Draft):
@@ -151,14 +158,9 @@ class Run(Draft):
             wait_for_workers=self.config.wait_seconds if self.trains else False,
         )
         model_fn = functools.partial(
-            network.model_fn,
-            build=self.build,
-            optimizer=make_optimizer(self.config, self.total_steps),
-            task=self.task,
+            self.program.model_fn,
             layout=self.layout,
             devices=self.devices,
-            batch=self.batch,
-            image_shape=self.dataset.image_shape,
             wire_dtype=self.config.wire_dtype,
             initial=None if self.model.initial is None else self.model.initial(),
             check=self.check,
@@ -201,15 +203,7 @@ class Run(Draft):
             if not isinstance(batches, tuple):
                 batches = tf.data.make_initializable_iterator(batches).get_next()
             features, labels = batches
-            built = network.build_training(
-                features["image"],
-                labels,
-                build=self.build,
-                optimizer=make_optimizer(self.config, self.total_steps),
-                task=self.task,
-                batch=self.batch,
-                image_shape=self.dataset.image_shape,
-            )
+            built = self.program.build_training(features["image"], labels)
             lowering = network.lower(built, self.layout, self.devices, self.config.wire_dtype)
             assert built.loss is not None
             fetches: list[tf.Tensor | tf.Operation] = [lowering.export_to_tf_tensor(built.loss)]
@@ -243,22 +237,6 @@ class Run(Draft):
         """Test a checkpoint, the last one if none is given, on the complete test set, and return its metrics."""
         steps = -(-self.dataset.test_size // self.config.batch_size)
         return self.estimator.evaluate(self.test_input, steps=steps, checkpoint_path=checkpoint_path)
-
-
-def build_step(
-    config: Config, dataset: inputs.Dataset, task: Task, batch: tuple[int, ...], build: Callable[..., mtf.Tensor]
-) -> network.Built:
-    """Build the training step without images in TensorFlow's default graph."""
-    tf.train.create_global_step()
-    image, label = network.blank(task, dataset.image_shape, config.batch_size)
-    return network.build_training(
-        image,
-        label,
-        build=build,
-        optimizer=make_optimizer(config, total_steps(config, dataset)),
-        task=task,
-        batch=batch,
-    )
 
 
 def total_steps(config: Config, dataset: inputs.Dataset) -> int:
