@@ -43,14 +43,6 @@ _HELD_SECONDS = 5.0  # until a worker is asked again whether it belongs to anoth
 MayLeave = Callable[[Collection[int], Collection[int]], bool]  # lost workers, all workers
 
 
-def _leave(session: tf.Session) -> None:
-    """Rescue nothing, the default of `rescue`."""
-
-
-def _nothing() -> None:
-    """Check nothing, the default of `check`."""
-
-
 def always(lost: Collection[int], workers: Collection[int]) -> bool:
     """Forbid nothing, the default of `may_leave`."""
     return True
@@ -81,8 +73,8 @@ class WaitingSessionCreator(tf.train.SessionCreator):
         *,
         wait_seconds: float = math.inf,
         may_leave: MayLeave = always,
-        check: Callable[[], None] = _nothing,
-        rescue: Callable[[tf.Session], None] = _leave,
+        check: Callable[[], None] = lambda: None,
+        rescue: Callable[[tf.Session], None] = lambda session: None,
         timeout_seconds: float = 10.0,
         create_seconds: float = 300.0,
     ) -> None:
