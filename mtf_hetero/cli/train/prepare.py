@@ -12,15 +12,16 @@ from mtf_hetero import checkpoint as saver_lib
 from mtf_hetero import data, placement
 from mtf_hetero._compat import tf
 from mtf_hetero._support import files
-from mtf_hetero.cli.train import initial, inputs, meshes, recorded
-from mtf_hetero.cli.train.config import Config
-from mtf_hetero.cli.train.program import Program, computing_in
+from mtf_hetero.cli.train import initial, inputs, recorded
+from mtf_hetero.cli.train.config import SPATIAL, Config
+from mtf_hetero.cli.train.program import IMAGE, Program, computing_in
 from mtf_hetero.cli.train.run import Draft, Run, check_steps, make_optimizer, total_steps
 from mtf_hetero.cli.train.tasks import Task
 from mtf_hetero.cluster import Cluster, LocalCluster, WorkerClaim
 from mtf_hetero.cluster.members import Members
 from mtf_hetero.cost import devices_file
 from mtf_hetero.cost.machines import Machines
+from mtf_hetero.layouts.hybrid import batch_sizes, member_sizes
 from mtf_hetero.models import named
 from mtf_hetero.models.registry import MODELS, Model, is_keras
 from mtf_hetero.placement import Request, placing
@@ -126,7 +127,7 @@ def _draft(
     dataset = inputs.load(config, model, record) if dataset is None else dataset
     if training:
         check_steps(config, dataset)
-    meshes.check_axes(config, dataset.image_shape)
+    _check_axes(config, request, dataset)
     task = model.task.of(dataset)
     model = model.fitted(dataset.image_shape, *task.config.values())
     dataset = dataset.as_stored() if model.normalises else dataset
@@ -264,6 +265,17 @@ def _simulated(path: str, planned: Plan | None) -> Machines:
     return machines.by_name(planned.devices)
 
 
+def _check_axes(config: Config, request: Request, dataset: inputs.Dataset) -> None:
+    """Raise ValueError if --layout=spatial has a mesh axis with the name of a dimension that the images lack."""
+    own = IMAGE[-len(dataset.image_shape) : -1]
+    for axis, _ in request.axes if request.layout == SPATIAL else ():
+        if axis in IMAGE[:-1] and axis not in own:
+            raise ValueError(
+                f"{request.quote('mesh_shape')} and --layout {SPATIAL!r}, but the {dataset.unit} of {config.dataset} "
+                f"have no {axis} to split; name the axis {' or '.join(own)}"
+            )
+
+
 def _check_parts(config: Config, model: Model) -> None:
     """Raise ValueError if a flag names a part that the model lacks."""
     for name, wanted, known in (
@@ -298,10 +310,12 @@ def _program(
 ) -> Program:
     """Return the program whose batch fits the mesh of the devices."""
     empty = placing.requested_mesh(request, cluster.devices)
-    batch, rounds = meshes.divide_batch(config, empty, is_hybrid=request.layout == HYBRID)
-    changes: dict[str, object] = dict(task.config)
-    if rounds is not None:
-        changes["dense_rounds"] = rounds
+    batch, changes = (config.batch_size,), dict[str, object](task.config)
+    if request.layout == HYBRID:
+        about = empty.mesh_shape, dict(empty.shares)
+        batch = batch_sizes(config.batch_size, *about)
+        if config.dense_rounds:
+            changes["dense_rounds"] = member_sizes(batch, *about)
     if config.recompute:
         changes["recompute"] = config.recompute
     build = functools.partial(model.build, **changes)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support import tables
-from mtf_hetero.cli.train import inputs, meshes
+from mtf_hetero.cli.train import inputs
 from mtf_hetero.cli.train import program as network
 from mtf_hetero.cli.train.config import Config, parse_eval_every
 from mtf_hetero.cli.train.tasks import Task
@@ -182,7 +182,7 @@ class Run(Draft):
             *map(shorten, self.notes),
             shorten(f"mesh {self.layout.mesh_text} on {', '.join(names)}"),
         ]
-        rows = meshes.describe_splits(split_dims(self.graph, self.layout), self.layout)
+        rows = _describe_splits(split_dims(self.graph, self.layout), self.layout)
         return "\n".join([*lines, *tables.lines(rows, "<<", indent="  ")])
 
     def describe_dry_run(self) -> str:
@@ -237,6 +237,21 @@ class Run(Draft):
         """Test a checkpoint, the last one if none is given, on the complete test set, and return its metrics."""
         steps = -(-self.dataset.test_size // self.config.batch_size)
         return self.estimator.evaluate(self.test_input, steps=steps, checkpoint_path=checkpoint_path)
+
+
+def _describe_splits(dims: Sequence[tuple[str, int]], layout: Layout) -> list[tuple[str, str]]:
+    """Describe the splits of dimensions, given as (name, size), as (name, description).
+
+    Each layer has its own name for a dimension of the images, "conv1/batch". Layers that split it like the images'
+    dimension of that size are described once, as "batch".
+    """
+    rows = []
+    for name, size in dims:
+        own = name.rpartition("/")[2]
+        alike = layout.axis_of(own) == layout.axis_of(name) and layout.split(own, size) == layout.split(name, size)
+        parts = ", ".join(str(part) for part in layout.split(name, size))
+        rows.append((own if alike else name, f"{size:6} over {layout.axis_name_of(name)}: {parts}"))
+    return list(dict.fromkeys(rows))
 
 
 def total_steps(config: Config, dataset: inputs.Dataset) -> int:
