@@ -18,7 +18,6 @@ SCHEDULES = ("constant", "cosine", "linear")
 WIRE_DTYPES = ("bfloat16", "float16")
 FOREVER, ON, OFF = "forever", "on", "off"
 SPATIAL = "spatial"
-PLACED = tuple(field.name for field in dataclasses.fields(Request) if field.name != "are_flags")
 MOST_WHOLE = 2**31 - 1  # limit of an integer flag
 
 
@@ -328,6 +327,7 @@ class Config:
 
 
 FIELDS = {field.name: field for field in dataclasses.fields(Config)}
+PLACED = tuple(field.name for field in dataclasses.fields(Request) if field.name in FIELDS)  # flags of a Request
 
 
 def parse_eval_every(text: str) -> tuple[int, bool]:
