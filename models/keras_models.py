@@ -66,13 +66,7 @@ def _name_errors(name: str) -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Network:
-    """Builds a Keras model like the networks of MODELS.
-
-    Args:
-      name: the model's, for errors.
-      builder: of the model.
-      last: name of the last dimension of its outputs.
-    """
+    """Builds a Keras model like the networks of MODELS."""
 
     name: str
     builder: Builder

@@ -12,11 +12,7 @@ from mtf_hetero.models import layers
 
 @dataclasses.dataclass(frozen=True)
 class Config(layers.Classifier):
-    """Convolutions of 5 x 5 with a pool after each, and a dense layer.
-
-    Args:
-      filters: filters of the convolutions.
-    """
+    """Convolutions of 5 x 5 with a pool after each, and a dense layer."""
 
     filters: tuple[int, ...] = (500, 1500)
 

@@ -25,7 +25,7 @@ def build_training(
 
     Args:
       net: a benchmarks.networks.Network.
-      image: as in models.network.build_training, and so are `label` and `batch`.
+      image: as in `Program.build_training`, and so is `label`.
       label: integers.
       batch: sizes of the dimensions of the whole batch.
       config: keyword arguments of the model's build, beside the network's own.
@@ -34,7 +34,7 @@ def build_training(
         raise ValueError(f"model {net.model!r} is not in models.MODELS, which has {', '.join(MODELS)}")
     build = functools.partial(MODELS[net.model].build, **{"classes": net.classes, **net.config, **(config or {})})
     optimizer = program.Optimizer("sgd", LEARNING_RATE)
-    return program.build_training(image, label, build=build, optimizer=optimizer, batch=batch)
+    return program.Program(build, optimizer, batch=batch).build_training(image, label)
 
 
 def lower_stock(built: program.Built, layout: Layout, devices: Sequence[str]) -> Any:

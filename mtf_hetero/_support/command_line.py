@@ -14,8 +14,8 @@ from typing import Any, NoReturn
 from mtf_hetero._support import files, start_up, threads
 from mtf_hetero._support.schema import near_text
 
-WRONG_USAGE = 2
-OUTPUT_UNREAD = 141
+WRONG_USAGE = 2  # as argparse and shells have it
+OUTPUT_UNREAD = 141  # 128 + SIGPIPE, as of a program that this signal ends
 MOST_CHARACTERS = 2000  # of an error
 _PACKAGE = pathlib.Path(__file__).parents[1]
 
@@ -171,8 +171,8 @@ def close_output() -> int:
     return OUTPUT_UNREAD
 
 
-def print_result(work: Callable[[], str]) -> int:
-    """Print what a function returns, or the one line of its error, and return the exit code."""
+def print_result(work: Callable[[], str], *, stopped: str = "nothing was kept") -> int:
+    """Print what a function returns, or the one line of its error, or `stopped` after Ctrl-C; return the exit code."""
     search_working_directory()
     try:
         result = work()
@@ -180,7 +180,7 @@ def print_result(work: Callable[[], str]) -> int:
         say(error)
         return WRONG_USAGE
     except KeyboardInterrupt:
-        sys.stderr.write("stopped: nothing was kept\n")
+        sys.stderr.write(f"stopped: {stopped}\n")
         return 130
     sys.stdout.write(result)
     return 0

@@ -55,10 +55,6 @@ def progress_bar(*, total: int | None, **options: Any) -> "Bar":
 
     With `disable=None`, tqdm shows no bar if the standard error is no terminal. Then this bar writes a line every
     LINE_SECONDS.
-
-    Args:
-      total: the count at its end.
-      **options: as tqdm.tqdm has them.
     """
     if options.get("disable", False) is None and not sys.stderr.isatty():
         return _Lines(total, options.get("desc", ""), options.get("unit", "part"))

@@ -51,13 +51,7 @@ def matplotlib(module: str, user: str) -> ModuleType:
 
 
 def render(figure: "Figure", path: str | os.PathLike, dpi: int) -> bytes:
-    """Return a figure as the content of a file.
-
-    Args:
-      figure: of matplotlib.
-      path: of the file, whose ending is one of METADATA.
-      dpi: pixels an inch, of PNG.
-    """
+    """Return a figure as the content of a file, whose ending decides the format."""
     data, ending = io.BytesIO(), lower_ending(path)
     package = extras.import_package("matplotlib", extra="plan", user="a figure")
     with package.rc_context({"svg.hashsalt": "plan", "pdf.fonttype": 42}):

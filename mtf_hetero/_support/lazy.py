@@ -79,12 +79,7 @@ class ImportedBy(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 class Within(importlib.abc.MetaPathFinder):
-    """Finder for sys.meta_path that imports a package within a context.
-
-    Args:
-      package: its name.
-      context: makes the context.
-    """
+    """Finder for sys.meta_path that imports a package within a context."""
 
     def __init__(self, package: str, context: Callable[[], contextlib.AbstractContextManager[None]]) -> None:
         self._package, self._context = package, context

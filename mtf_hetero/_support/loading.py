@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from mtf_hetero._support import extras, files
 from mtf_hetero._support.schema import shorten
 
-MOST_DEPTH = 20
+MOST_DEPTH = 20  # more than any file of the programs has; PyYAML calls itself for each level
 MOST_YAML_CHARACTERS = 2**18  # PyYAML reads about 100 kB a second
 _TAGS = {f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float", "str", "seq", "map", "timestamp")}
 
@@ -106,12 +106,7 @@ def parse_yaml(text: str, *, extra: str) -> Any:
 
 
 class _Composer:
-    """Composes the nodes of a YAML document without aliases, so that a short text cannot become a huge value.
-
-    Args:
-      loader: a yaml.SafeLoader.
-      yaml: the package.
-    """
+    """Composes the nodes of a YAML document without aliases, so that a short text cannot become a huge value."""
 
     def __init__(self, loader: Any, yaml: types.ModuleType) -> None:
         self._loader, self._yaml, self._compose, self._depth = loader, yaml, loader.compose_node, 0

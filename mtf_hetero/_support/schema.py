@@ -16,7 +16,7 @@ import reprlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-_MOST_CHARACTERS = 10_000
+_MOST_CHARACTERS = 10_000  # of a text; a path has 4,096
 _MOST_NUMBER = 1e30
 
 

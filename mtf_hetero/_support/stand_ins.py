@@ -33,11 +33,7 @@ def without(name: str) -> Iterator[None]:
 
 
 class Postponed(importlib.abc.MetaPathFinder):
-    """Finder for sys.meta_path whose modules run at the first use of an attribute. Modules that are missing stay so.
-
-    Args:
-      names: of the modules.
-    """
+    """Finder for sys.meta_path whose modules run at the first use of an attribute. Modules that are missing stay so."""
 
     def __init__(self, names: Collection[str]) -> None:
         self._names = names
@@ -101,12 +97,7 @@ class StandIns(importlib.abc.MetaPathFinder):
 
 
 class ContextLoader(importlib.abc.Loader):
-    """Runs another loader in a context.
-
-    Args:
-      loader: the other.
-      context: makes the context.
-    """
+    """Runs another loader in a context."""
 
     def __init__(
         self, loader: importlib.abc.Loader, context: Callable[[], contextlib.AbstractContextManager[None]]

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 _Result = TypeVar("_Result")
-_END_SECONDS = 5.0
+_END_SECONDS = 5.0  # for all threads together; one that waits for a lost worker never ends
 _begun: "weakref.WeakSet[threading.Thread]" = weakref.WeakSet()
 
 

@@ -31,9 +31,6 @@ def run_lock(directory: str) -> Iterator[None]:
 
     The file `run.lock` stays. It names the process with the lock, and its existence alone locks nothing.
 
-    Args:
-      directory: the model directory.
-
     Raises:
       ValueError: another process or thread has the lock, or the directory cannot be written to.
     """

@@ -9,11 +9,7 @@ _BYTES_PER_SECOND = 1e9  # of a first copy
 
 
 class CopyPace:
-    """The pace of copies, of which each is measured.
-
-    Args:
-      size_bytes: of the state.
-    """
+    """The pace of copies of a state, of which each is measured."""
 
     def __init__(self, size_bytes: int) -> None:
         self._seconds = size_bytes / _BYTES_PER_SECOND

@@ -157,13 +157,4 @@ def main(argv: Sequence[str] | None = None, program: str = PROGRAM) -> int:
     arguments = _parse(argv, program)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # partial files are deleted
     logging.getLogger("absl").setLevel(logging.ERROR)  # tensorflow-datasets shows a progress bar too
-    try:
-        said = _do(arguments)
-    except ValueError as error:
-        command_line.say(error)
-        return command_line.WRONG_USAGE
-    except KeyboardInterrupt:
-        sys.stderr.write("stopped: nothing was prepared\n")
-        return 130
-    sys.stdout.write(said + "\n")
-    return 0
+    return command_line.print_result(lambda: f"{_do(arguments)}\n", stopped="nothing was prepared")

@@ -148,14 +148,7 @@ def _variables(arguments: argparse.Namespace) -> dict[str, str]:
 
 @dataclasses.dataclass(frozen=True)
 class _Plan:
-    """Describes how the workers are started and reached.
-
-    Args:
-      hosts: of the workers.
-      addresses: "host:port" of each, for all processes.
-      ssh_options: for each host.
-      flags: that the command gets.
-    """
+    """Describes how the workers are started and reached."""
 
     hosts: Sequence[Host]
     addresses: Sequence[str]

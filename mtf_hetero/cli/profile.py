@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING
 from mtf_hetero._support import command_line, extras, files, tables
 from mtf_hetero._support.units import bytes_text, seconds_text
 from mtf_hetero.cli import network as network_lib
-from mtf_hetero.cluster.probe import PORTS
 from mtf_hetero.cost.devices_file import dumps
 from mtf_hetero.cost.machines import Machines
+from mtf_hetero.placement.request import Request
 
 if TYPE_CHECKING:
     from mtf_hetero._compat import mtf
@@ -87,12 +87,7 @@ def measure(
 
 
 def table(machines: Machines, steps_per_second: Sequence[float]) -> str:
-    """Return the figures of devices and links as text.
-
-    Args:
-      machines: the devices.
-      steps_per_second: of each device alone.
-    """
+    """Return the figures of devices and links as text."""
     rows = [("device", "a step alone", "compute", "memory", "capacity")]
     for machine, speed in zip(machines.devices, steps_per_second, strict=True):
         capacity = "not known" if machine.memory_bytes is None else bytes_text(machine.memory_bytes)
@@ -118,36 +113,29 @@ def _save(machines: Machines, path: str) -> None:
         raise ValueError(f"--save is {path!r}, which cannot be written: {error.strerror}; name another file") from error
 
 
-def _check(arguments: argparse.Namespace) -> None:
-    """Find mistakes before TensorFlow is loaded, which takes seconds."""
+def _check(arguments: argparse.Namespace) -> Request:
+    """Find mistakes before TensorFlow is loaded, which takes seconds; return the requested devices."""
     network_lib.check_flags(arguments)
     network_lib.fill_in(arguments)
-    if arguments.port is not None and not (arguments.workers and arguments.port in PORTS):
-        raise ValueError(f"--port is {arguments.port}; it must be from 1 to 65535, and only --workers uses it")
     if arguments.save is not None:
         command_line.check_output("save", arguments.save)
+    return Request(devices=arguments.devices, workers=arguments.workers, port=arguments.port, are_flags=True)
 
 
 def _report(arguments: argparse.Namespace) -> str:
     """Return the figures, the speeds, and the next command, as text."""
-    _check(arguments)
+    request = _check(arguments)
     with command_line.capture_stderr():
         from mtf_hetero._compat import tf
         from mtf_hetero.cluster import Cluster, WorkerClaim
         from mtf_hetero.cluster.devices import shorten
-        from mtf_hetero.cluster.probe import convert_to_workers
         from mtf_hetero.cluster.watch import run_watched
         from mtf_hetero.cost import calibration
         from mtf_hetero.cost.hardware import cache_directory, representatives
         from mtf_hetero.graph.walk import updates
+        from mtf_hetero.placement import requested_cluster
 
-        devices = None if arguments.devices is None else [name.strip() for name in arguments.devices.split(",")]
-        if arguments.workers:
-            chief = None if arguments.port is None else f":{arguments.port}"
-            workers = convert_to_workers(arguments.workers, "--workers")
-            cluster = Cluster.from_workers(workers, devices, chief=chief)
-        else:
-            cluster = Cluster.local(devices)
+        cluster = requested_cluster(request) if request.workers else Cluster.local(request.devices)
         network = network_lib.find(arguments)
     build = network.build
     with tf.Graph().as_default():

@@ -30,7 +30,7 @@ _FLAG, _PICTURE = "picture", "report.png"
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#8A94A6", "#B34F00")
 _GRID = "#E3E7EC"
 _DPI = 100  # 8 inches are 800 pixels
-_STEP = Number(integer=True, least=0, most=2**53)
+_STEP = Number(integer=True, least=0, most=2**53)  # larger ones are no exact floats, which a picture has
 _SIZES = Table(Many(Number(integer=True, least=0)))
 SCHEMAS = {  # of the rows that are drawn; a row may have other fields too
     "busy": Record({"step": _STEP, "step_seconds": Number(above=0), "busy_seconds": Table(Number(least=0))}),
@@ -109,12 +109,7 @@ def _numbered(events: Sequence[Values]) -> list[tuple[int, Values]]:
 
 
 def draw(rows: Sequence[Values], title: str) -> "Figure":
-    """Return the picture of a run: a panel for shares, one for busy devices and one for the step time.
-
-    Args:
-      rows: of its metrics.jsonl.
-      title: of the picture.
-    """
+    """Return the picture of a run: a panel for shares, one for busy devices and one for the step time."""
     events, busy = ([row for row in rows if row["kind"] == kind] for kind in ("event", "busy"))
     last = max(row["step"] for row in rows)
     devices = list(dict.fromkeys(itertools.chain(*(row["busy_seconds"] for row in busy), *map(_list_devices, events))))

@@ -17,10 +17,6 @@ class SearchStatus(contextlib.AbstractContextManager["SearchStatus"]):
     """A line at the bottom of a terminal; in a log, a line for each phase that lasts, and one at the end.
 
     It has a file descriptor of its own, because the descriptor 2 is captured while TensorFlow is imported.
-
-    Args:
-      phase: what is done first.
-      quiet: whether nothing is shown.
     """
 
     def __init__(self, phase: str, *, quiet: bool = False) -> None:

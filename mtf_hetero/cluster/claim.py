@@ -34,8 +34,8 @@ _Result = TypeVar("_Result")
 _Threads = tuple[threading.Thread, threading.Thread | None]
 _QUEUE = "claim"
 _NAMES = 2**14  # in one step: each question consumes two names
-_ANSWER_SECONDS, _BACK_SECONDS = 10.0, 3.0
-_CLOSE_SECONDS = 3.0
+_ANSWER_SECONDS, _BACK_SECONDS = 10.0, 3.0  # to a claim, and of a lost worker that may be back
+_CLOSE_SECONDS = 3.0  # a session of a lost worker never closes
 _LONGEST_STEP_MS = 2**31 - 1  # instead of the session's limit: this step waits as long as the training lasts
 
 
@@ -130,6 +130,7 @@ def give_back(workers: Workers) -> None:
     _in_parallel(_release, by_index(workers))
 
 
+# One after another, a program that outlives its workers waits six seconds for each
 def _in_parallel(function: Callable[[_Worker], _Result], workers: dict[int, _Worker]) -> dict[int, _Result]:
     """Call a function for each worker in a thread; returns {index: its result}."""
     with concurrent.futures.ThreadPoolExecutor(max(len(workers), 1)) as pool:

@@ -119,24 +119,20 @@ class Cluster:
         return _choose(workers, present, devices, chief)
 
     @classmethod
-    def from_environment(
-        cls, devices: Sequence[str] | None = None, *, timeout_seconds: float = 5.0, environment: Mapping | None = None
-    ) -> "Cluster | None":
+    def from_environment(cls, devices: Sequence[str] | None = None) -> "Cluster | None":
         """Return the cluster that TF_CONFIG or Slurm describes to this process, its chief; None: neither does.
 
         The workers run `mtf-hetero worker` under the same TF_CONFIG or in the same Slurm step.
 
         Args:
           devices: as in `from_workers`.
-          timeout_seconds: within which each worker must answer.
-          environment: the environment variables; None: os.environ.
 
         Raises:
           UnreachableWorkerError: a worker does not answer; it says which.
           ValueError: TF_CONFIG is malformed, there is no worker, this process is not the chief, or the devices are all
             of this process, so that it cannot be both.
         """
-        task = task_of_environment(environment)
+        task = task_of_environment()
         if task is None:
             return None
         if devices and all(Device.parse(device).worker is None for device in devices):
@@ -150,7 +146,7 @@ class Cluster:
                 f"this process is {task.job} {task.index} of {task.source}; train in its task 'chief', and run "
                 f"`mtf-hetero worker` in the others; or unset {task.variable} to train in this process only"
             )
-        return cls.from_workers(task.workers, devices, chief=task.address, timeout_seconds=timeout_seconds)
+        return cls.from_workers(task.workers, devices, chief=task.address)
 
     @functools.cached_property
     def target(self) -> str:

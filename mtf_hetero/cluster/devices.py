@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 
 ALONE, CHIEF = "localhost", "chief"  # jobs of the training process
 WORKER = "worker"  # the job of all workers
+MOST_CPUS = 128  # logical CPUs of a process: one with a wrong number is refused before TensorFlow makes them all
 _FULL_NAME = re.compile(r"/job:\w+(?:/replica:0)?/task:\d+/device:\w+:\d+")
 _PARTS = re.compile(
     r"job:(?P<job>\w+)|(?P<short_job>worker):(?P<short_task>\d+)|replica:\d+|task:(?P<task>\d+)|"

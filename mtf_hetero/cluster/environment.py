@@ -35,28 +35,23 @@ class Task:
         return "TF_CONFIG" if self.source == "TF_CONFIG" else _SLURM_VARIABLE
 
 
-def task_of_environment(environment: Mapping | None = None) -> Task | None:
+def task_of_environment() -> Task | None:
     """Return the task of this process according to TF_CONFIG or else Slurm; None: neither is set.
 
     TensorFlow's own resolvers read both.
 
     In a Slurm step of N tasks, task 0 is the chief and the others are workers.
 
-    Args:
-      environment: decides which of the two is asked; None: os.environ, which is what the resolvers read.
-
     Raises:
       ValueError: what it says is malformed.
     """
-    environment = os.environ if environment is None else environment
     resolvers = tf.distribute.cluster_resolver
     try:
-        if environment.get("TF_CONFIG"):
+        if os.environ.get("TF_CONFIG"):
             source, resolver = "TF_CONFIG", resolvers.TFConfigClusterResolver()
             job, index = resolver.task_type, resolver.task_id
             jobs = resolver.cluster_spec().as_dict()
-        elif int(environment.get(_SLURM_VARIABLE, 1)) > 1:
-            tasks = int(environment[_SLURM_VARIABLE])
+        elif (tasks := int(os.environ.get(_SLURM_VARIABLE, 1))) > 1:
             # One imaginary GPU a task: with none, the resolver finds no task at all
             source, resolver = (
                 "Slurm",
@@ -69,7 +64,7 @@ def task_of_environment(environment: Mapping | None = None) -> Task | None:
         else:
             return None
     except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
-        of_tf = bool(environment.get("TF_CONFIG"))
+        of_tf = bool(os.environ.get("TF_CONFIG"))
         name, variable = ("TF_CONFIG", "TF_CONFIG") if of_tf else ("the Slurm environment", _SLURM_VARIABLE)
         raise ValueError(
             f"{name} is invalid: {' '.join(str(error).split())}; correct it, or unset {variable} to train in "

@@ -24,10 +24,10 @@ _LOGIN = re.compile(r"[\w.@%+-]+")  # has no character that a shell interprets
 _LOCAL = ("localhost", "127.0.0.1")
 _READ_VARIABLES = 'while IFS= read -r pair && [ -n "$pair" ]; do export "$pair"; done; exec "$@"'
 _MOST_INPUT_BYTES = 32_000  # a pipe holds more, so nothing waits for the reader
-_ASK_SECONDS, _POLL_SECONDS = 5.0, 0.2
+_ASK_SECONDS, _POLL_SECONDS = 5.0, 0.2  # of a question to a worker, and between two
 _LATER_SECONDS = 10.0  # for the other workers, after one has failed
-_END_SECONDS = 5.0
-_RESTART_SECONDS = 3.0
+_END_SECONDS = 5.0  # after the input is closed, then after SIGTERM, before SIGKILL
+_RESTART_SECONDS = 3.0  # a worker that cannot start shall not use up its restarts at once
 _NOT_FOUND = (126, 127)  # a shell's exit codes if it cannot run a command
 
 Say = Callable[[int, str], object]  # number of a worker, a line
@@ -49,11 +49,7 @@ class Host:
 
     @classmethod
     def parse(cls, text: str, port: int) -> "Host":
-        """Return the host of "b", "user@b" or "user@b:2223".
-
-        Args:
-          text: what the user wrote.
-          port: of the worker if the text has none.
+        """Return the host of "b", "user@b" or "user@b:2223"; `port` is that of its worker if the text has none.
 
         Raises:
           ValueError: it is not written so.
@@ -204,11 +200,7 @@ class LaunchedWorkers:
             reader.join(_END_SECONDS)
 
     def wait(self, seconds: float) -> list[str]:
-        """Wait until all workers answer; returns a line about each one that does not.
-
-        Args:
-          seconds: limit for all of them.
-        """
+        """Wait so many seconds at most until all workers answer; returns a line about each one that does not."""
         failed: dict[int, str] = {}
         reasons: dict[int, str] = {}
         waiting = dict(enumerate(self.addresses))

@@ -183,12 +183,7 @@ def by_index(workers: Workers) -> dict[int, str]:
 
 
 def ask(address: str, timeout_seconds: float) -> Answer:
-    """Ask one worker.
-
-    Args:
-      address: "host:port".
-      timeout_seconds: limit of the whole.
-    """
+    """Ask one worker."""
     end = time.monotonic() + timeout_seconds
     silence = Answer(Outcome.SILENT, f"no answer within {timeout_seconds:g} seconds")
     try:

@@ -28,10 +28,10 @@ _CORE = re.compile(r"cpu(\d+) (.*)")
 _GROUP = re.compile(r"\d+:[^:]*:/")
 _THROTTLED = re.compile(r"throttled_(usec|time) (\d+)")  # of versions 2 and 1 of control groups
 _THROTTLED_PER_SECOND = {"usec": 10**6, "time": _NS_PER_SECOND}
-_LISTED_SECONDS = 60.0
+_LISTED_SECONDS = 60.0  # threads are kept for as long: to list them takes a worker 40 ms
 _LEAST_PART = 0.02  # of the computing time, of a thread that is said to compute: a shorter one tells mostly its wake-up
-_BUFFER_BYTES = 512
-_MOST_LINES = 2**16
+_BUFFER_BYTES = 512  # of each file of a line or a few; TensorFlow takes 256 KiB by default
+_MOST_LINES = 2**16  # of all files in one batch
 IS_COUNTED = sys.platform == "linux"
 
 
@@ -146,7 +146,7 @@ class OwnReader:
             return None
         files = itertools.chain(*map(_lines, (*_COUNTS, *self._quotas)))
         counts = Counts.read(list(threads), [*threads.values(), *files])
-        if counts.groups != self._groups:
+        if counts.groups != self._groups:  # at once: a process may get a quota at any moment
             self._groups, self._clock = counts.groups, WorkClock()
             self._quotas = [*filter(os.path.exists, _quota_files(_lines(_MOUNTS), counts.groups))]
             return self.read()

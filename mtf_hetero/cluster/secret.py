@@ -12,7 +12,7 @@ import os
 import secrets
 
 VARIABLE = "MTF_HETERO_SECRET"
-_LEAST_CHARACTERS = 16
+_LEAST_CHARACTERS = 16  # whoever records a signature can try all short secrets on it
 
 
 def read() -> bytes | None:

@@ -34,21 +34,13 @@ from mtf_hetero.cluster.versions import find_refused
 from mtf_hetero.cluster.watch import describe_wait
 
 _Result = TypeVar("_Result")
-_POLL_SECONDS = 0.5
-_CLOSE_SECONDS, _FREE_SECONDS = 3.0, 1.0
+_POLL_SECONDS = 0.5  # between two checks for Ctrl-C, which no waiting call of TensorFlow makes
+_CLOSE_SECONDS, _FREE_SECONDS = 3.0, 1.0  # on a lost worker, both never end
 _OF_WORKER = re.compile(r"(ABORTED|UNAVAILABLE): From /job:worker")
 _HELD_SECONDS = 5.0  # until a worker is asked again whether it belongs to another training
 
 
 MayLeave = Callable[[Collection[int], Collection[int]], bool]  # lost workers, all workers
-
-
-def _leave(session: tf.Session) -> None:
-    """Rescue nothing, the default of `rescue`."""
-
-
-def _nothing() -> None:
-    """Check nothing, the default of `check`."""
 
 
 def always(lost: Collection[int], workers: Collection[int]) -> bool:
@@ -81,8 +73,8 @@ class WaitingSessionCreator(tf.train.SessionCreator):
         *,
         wait_seconds: float = math.inf,
         may_leave: MayLeave = always,
-        check: Callable[[], None] = _nothing,
-        rescue: Callable[[tf.Session], None] = _leave,
+        check: Callable[[], None] = lambda: None,
+        rescue: Callable[[tf.Session], None] = lambda session: None,
         timeout_seconds: float = 10.0,
         create_seconds: float = 300.0,
     ) -> None:

@@ -57,12 +57,7 @@ def find_port(hosts: Sequence[Host]) -> int:
 
 
 def check_ports(hosts: Sequence[Host], own: int) -> None:
-    """Raise ValueError unless ssh and the training process can listen here at the ports of a tunnel.
-
-    Args:
-      hosts: of the workers.
-      own: port of the training process.
-    """
+    """Raise ValueError unless ssh and the training process can listen here at the ports of a tunnel."""
     for port in [*(host.port for host in hosts), own]:
         if not _is_free(port):
             raise ValueError(

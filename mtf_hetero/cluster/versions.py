@@ -26,7 +26,7 @@ CONTAINER = "mtf-hetero"  # of a worker, shared by all sessions that bring no cl
 _VARIABLE = "versions"
 _MOST_CHARACTERS = 1000  # of the published text, which any client of the worker can replace
 _TENSORFLOW = re.compile(r"[0-9]+\.[0-9]+[\w.+-]*")
-_ASK_SECONDS, _PUBLISH_SECONDS = 5.0, 1.0
+_ASK_SECONDS, _PUBLISH_SECONDS = 5.0, 1.0  # to answer; and from the first answer to the published versions
 _PART = re.compile(r"[\w.+ -]{1,50}")  # a name or a version
 Versions = Mapping[str, str]
 
@@ -38,23 +38,14 @@ def own() -> dict[str, str]:
 
 
 def publish(target: str, versions: Versions) -> None:
-    """Have a worker tell everyone which versions it has.
-
-    Args:
-      target: of the worker's sessions.
-      versions: as `own` returns them.
-    """
+    """Have a worker tell everyone which versions it has."""
     tf = runtime.load()
     with tf.Graph().as_default(), tf.Session(target) as session:
         session.run(tf.raw_ops.AssignVariableOp(resource=_variable(), value=tf.constant(json.dumps(versions))))
 
 
 def read(session: "tf.Session") -> dict[str, str]:
-    """Return the versions of the worker of a session; empty: it published none, or no valid ones.
-
-    Args:
-      session: in the default graph, to the worker itself.
-    """
+    """Return the versions of the worker of a session; empty: it published none, or no valid ones."""
     tf = runtime.load()
     try:
         return _parse(session.run(tf.raw_ops.ReadVariableOp(resource=_variable(), dtype=tf.string)))

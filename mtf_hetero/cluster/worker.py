@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 
 from mtf_hetero._support import command_line, cores
 from mtf_hetero.cluster import granted, packet_filter, runtime, secret, versions
-from mtf_hetero.cluster.devices import listed_devices
+from mtf_hetero.cluster.devices import MOST_CPUS, listed_devices
 from mtf_hetero.cluster.members import keep_registered
 from mtf_hetero.cluster.probe import PORTS, split_address
 
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 PROGRAM = "mtf-hetero worker"
 LISTENS = "worker listens on "  # begins the line that is printed at the start
 _LOOPBACK = "127.0.0.1"
-_MAX_CPUS = 128
 _NAMES_THE_PORT = ("TF_CONFIG", "SLURM_STEP_NUM_TASKS")  # of the environment
 _NO_PORT = "--port is missing, and neither TF_CONFIG nor Slurm gives one; write --port=2222"
 _TURN_NS = 100_000  # the shortest that Linux grants
@@ -101,8 +100,8 @@ def _check(arguments: argparse.Namespace) -> None:
         _check_address("host", arguments.host, f"{arguments.host}:1", "a host name or an IPv4 address")
     if arguments.join is not None:
         _check_address("join", arguments.join, arguments.join, "host:port of the training, such as 10.0.0.7:2300")
-    if not 1 <= arguments.cpus <= _MAX_CPUS:
-        raise ValueError(f"--cpus is {arguments.cpus}; it must be from 1 to {_MAX_CPUS}")
+    if not 1 <= arguments.cpus <= MOST_CPUS:
+        raise ValueError(f"--cpus is {arguments.cpus}; it must be from 1 to {MOST_CPUS}")
     if arguments.threads < 0:
         raise ValueError(f"--threads is {arguments.threads}; it must be 0 or a positive whole number")
     if arguments.gpus not in ("all", "none") and not all(gpu.isdecimal() for gpu in arguments.gpus.split(",")):

@@ -72,22 +72,12 @@ DATASETS: Mapping[str, Callable[[], "Dataset"]] = MappingProxyType({"mnist5k": _
 
 
 def is_own(name: str, data_dir: str | None = None) -> bool:
-    """Return whether a name is a path or a function with a user's own images.
-
-    Args:
-      name: an argument of `load`.
-      data_dir: where tensorflow-datasets has prepared sets.
-    """
+    """Return whether a name is a path or a function with a user's own images."""
     return own.is_own(name, data_dir, built_in=tuple(DATASETS))
 
 
 def full_name(name: str, data_dir: str | None = None) -> str:
-    """Return the name of a data set for any working directory: a full path for own data and volumes.
-
-    Args:
-      name: an argument of `load` or `load_volumes`.
-      data_dir: where tensorflow-datasets has prepared sets.
-    """
+    """Return the name of a data set for any working directory: a full path for own data and volumes."""
     return own.full_name(name) if is_own(name, data_dir) else name
 
 

@@ -13,15 +13,16 @@ from typing import IO
 import numpy as np
 
 from mtf_hetero._compat import tf
+from mtf_hetero.data.dataset import Dataset
 from mtf_hetero.data.listing import choose_test
 from mtf_hetero.data.pictures import crop_and_resize, or_else
 from mtf_hetero.data.records import assert_usable
-from mtf_hetero.data.source import TEST, TRAIN, CompressedConstant, OwnImages, Source
+from mtf_hetero.data.source import TEST, TRAIN, CompressedConstant, Source
 
 _NAMES = "class_names"
 _GZIP_HEAD = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 _LOCAL_HEAD = struct.Struct("<26xHH")  # length of a member's name, length of its extra field
-_CHUNK_BYTES = 2**20
+_CHUNK_BYTES = 2**20  # of a member that is read only for its checksum, so that it is never in memory as a whole
 _CHANNELS = (1, 3, 4)  # of grey images, of colours, and of colours with transparency
 _OTHER = (
     "it is missing, or not the file that the training process has; each worker needs the same file at the same path"
@@ -66,9 +67,7 @@ class _Images:
         return tf.reshape(tf.io.decode_raw(pixels, tf.uint8), self.shape)
 
 
-def load_arrays(
-    path: str, *, size: tuple[int, int] | tuple[()], seed: int, class_names: Sequence[str] = ()
-) -> OwnImages:
+def load_arrays(path: str, *, size: tuple[int, int] | tuple[()], seed: int, class_names: Sequence[str] = ()) -> Dataset:
     """Open an archive with x_train, y_train, x_test and y_test, or with x and y.
 
     The images are uint8 [images, height, width] or [images, height, width, channels], the labels whole numbers from 0
@@ -94,7 +93,7 @@ def load_arrays(
 
 def _open(
     path: str, archive: zipfile.ZipFile, size: tuple[int, int] | tuple[()], seed: int, class_names: Sequence[str]
-) -> OwnImages:
+) -> Dataset:
     arrays = {name.removesuffix(".npy") for name in archive.namelist()}
     divided = {f"{array}_{split}" for array in "xy" for split in (TRAIN, TEST)}
     if not divided <= arrays and not {"x", "y"} <= arrays:
@@ -118,7 +117,8 @@ def _open(
     names = _names(path, archive, int(labels[TRAIN].max()) + 1, class_names)
     height, width, channels = images[TRAIN].shape[1:]
     shape = (*size, channels) if size else (height, width, channels)
-    return OwnImages(
+    return Dataset.of_sources(
+        path,
         shape,
         names,
         {split: _source(images[split], labels[split], chosen[split], shape) for split in images},

@@ -17,14 +17,7 @@ _AHEAD = 2  # batches that are loaded while a step runs
 
 
 class Part:
-    """A component of a batch, in place of its array: it has its shape [examples, ...] and its type, perhaps no values.
-
-    Args:
-      batch: the batch.
-      number: of the component.
-      shape: tf.TensorShape.
-      dtype: tf.DType.
-    """
+    """A component of a batch, in place of its array: it has its shape [examples, ...] and type, perhaps no values."""
 
     def __init__(self, batch: "Batch", number: int, shape: tf.TensorShape, dtype: tf.DType) -> None:
         self.batch, self.number, self.shape, self.dtype = batch, number, shape, dtype
@@ -106,10 +99,6 @@ class Batch:
 class Batches:
     """The batches of a pipeline, as structures of Parts. An iterator.
 
-    Args:
-      dataset: of batches.
-      found: where it is cut.
-
     Attributes:
       element_spec: of the pipeline.
     """
@@ -148,12 +137,7 @@ class Batches:
 
 
 class Pipeline:
-    """A pipeline of batches, each pass over which gives structures of Parts.
-
-    Args:
-      dataset: of batches.
-      found: where it is cut.
-    """
+    """A pipeline of batches, each pass over which gives structures of Parts."""
 
     def __init__(self, dataset: tf.data.Dataset, found: Cut) -> None:
         self._dataset, self._cut = dataset, found

@@ -3,18 +3,20 @@
 import dataclasses
 import functools
 import math
-import numbers
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
 
 from mtf_hetero._compat import tf
+from mtf_hetero.data import order
 from mtf_hetero.data.augmentation import Augmentation
+from mtf_hetero.data.listing import join_names
 from mtf_hetero.data.records import unreadable_as_value_error
 from mtf_hetero.data.source import TEST, TRAIN, Source
 
-STATISTICS_IMAGES = 10_000
-CACHED_BYTES = 2**30
+STATISTICS_IMAGES = 10_000  # whose mean and deviation normalise all; of own photos, fewer: see own.py
+CACHED_BYTES = 2**30  # of decoded images, or of stored slabs, that a pipeline keeps in memory
 _READ, _READ_BYTES = 500, 2**26  # images and bytes at a time, for the statistics
 
 
@@ -54,10 +56,41 @@ class Dataset:
     statistics_images: int = STATISTICS_IMAGES
     known_statistics: tuple[Sequence[float], Sequence[float]] | None = None
 
+    unit: ClassVar[str] = "images"
+
+    @classmethod
+    def of_sources(
+        cls,
+        name: str,
+        image_shape: tuple[int, int, int],
+        class_names: tuple[str, ...],
+        sources: Mapping[str, Source],
+        digest: str = "",
+        notes: tuple[str, ...] = (),
+    ) -> "Dataset":
+        """Return the set of the images of "train" and "test", of as many classes as have a name."""
+        sizes = sources[TRAIN].size, sources[TEST].size
+        return cls(name, image_shape, len(class_names), *sizes, sources.__getitem__, class_names, digest, notes)
+
     def __str__(self) -> str:
-        shape = " x ".join(map(str, self.image_shape))
-        counts = f"{self.train_size:,} training and {self.test_size:,} test images"
-        return f"{self.name}: {counts} of {shape}, {self.classes} classes"
+        text = order.describe_sizes(self.name, self.train_size, self.test_size, self.unit, self.image_shape)
+        return f"{text}, {self.classes} classes: {join_names(self.class_names)}" if self.digest else text
+
+    @property
+    def test_names(self) -> Sequence[str]:
+        """Names of the files of the test set; none: no files."""
+        return self.source(TEST).names
+
+    def as_stored(self) -> "Dataset":
+        """Return the same images with their stored numbers, not normalised."""
+        channels = self.image_shape[2]
+        return dataclasses.replace(self, known_statistics=((0.0,) * channels, (1 / 255,) * channels))
+
+    @property
+    def stored_statistics(self) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and standard deviation per channel, which normalise stored numbers."""
+        mean, deviation = self.statistics
+        return 255 * mean, 255 * deviation
 
     @functools.cached_property
     def statistics(self) -> tuple[np.ndarray, np.ndarray]:
@@ -70,10 +103,10 @@ class Dataset:
         with tf.Graph().as_default():
             indices = tf.data.Dataset.range(min(self.train_size, self.statistics_images))
             at_once = max(min(_READ, _READ_BYTES // math.prod(self.image_shape)), 1)
-            batches = self.source(TRAIN).read(indices).batch(at_once).prefetch(2).with_options(_options())
+            batches = order.made_ahead(self.source(TRAIN).read(indices).batch(at_once))
             iterator = tf.data.make_initializable_iterator(batches)
             images, _ = iterator.get_next()
-            config = tf.ConfigProto(device_count={"GPU": 0})
+            config = tf.ConfigProto(device_count={"GPU": 0})  # a session reserves the memory of each GPU that it sees
             with unreadable_as_value_error(), tf.Session(config=config) as session:
                 session.run(iterator.initializer)
                 while True:
@@ -94,7 +127,7 @@ class Dataset:
         seed: int = 0,
         *,
         start_batch: int | tf.Tensor = 0,
-        augment: Augmentation | None = None,
+        augment: Augmentation | bool | None = None,
         places: Sequence[int] | None = None,
     ) -> tf.data.Dataset:
         """Return the training set, shuffled in each epoch, without an incomplete batch at the end of the last epoch.
@@ -108,7 +141,7 @@ class Dataset:
           seed: for the order of the images and their augmentation.
           start_batch: batches to skip at the beginning, to continue an earlier run: a whole number, or a scalar tensor,
             such as the global step, which is read when the iterator is initialised.
-          augment: random changes of the images.
+          augment: random changes of the images; True: those of Augmentation().
           places: places in each batch, from 0 on, whose images are made; None: all.
 
         Returns:
@@ -117,31 +150,26 @@ class Dataset:
         Raises:
           ValueError: the batch is larger than all the data, or it has no such places.
         """
-        size = _check_places(batch_size, places)
-        _check_training(batch_size, epochs, start_batch, self.train_size, f"dataset {self.name!r}", "images")
-        batches = _shuffled(self.train_size, batch_size, epochs, seed, start_batch)
-        if places is not None:
-            batches = batches.map(lambda indices: tf.gather(indices, np.asarray(places)))
-        batches = batches.map(lambda indices: tf.ensure_shape(indices, [size]))
+        chosen = order.places_in_batch(batch_size, places, "images")
+        batches, numbers = order.training_batches(
+            self.train_size, batch_size, epochs, seed, start_batch, name=f"dataset {self.name!r}", unit="images"
+        )
+        batches = batches.map(lambda indices: tf.gather(indices, chosen))
         source, bytes_of_all = self.source(TRAIN), self.train_size * math.prod(self.image_shape)
         read = source.read if epochs == 1 else source.read_often or source.read
-        cached = size == batch_size and epochs > 1 and source.read_often is None and bytes_of_all <= CACHED_BYTES
-        images = self._source_in_memory(batches) if cached else _batched(read, batches, size)
-        numbers_of_batches = tf.data.Dataset.range(
-            tf.cast(start_batch, tf.int64), self.train_size * epochs // batch_size
-        )
-
+        # a slice reads no images but its own, which it would otherwise not need
+        cached = len(chosen) == batch_size and epochs > 1 and source.read_often is None and bytes_of_all <= CACHED_BYTES
+        images = self._source_in_memory(batches) if cached else _batched(read, batches, len(chosen))
         normalise = self.normaliser()
+        changes = Augmentation() if augment is True else augment or None
 
         def finish(batch: tf.Tensor, example: tuple[tf.Tensor, tf.Tensor]) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
             normalised = normalise(example[0])
-            if augment is not None:
-                decisions = augment.draw(batch_size, seed, batch)
-                decisions = decisions if places is None else tf.gather(decisions, np.asarray(places))
-                normalised = augment.apply(normalised, decisions)
-            return {"image": normalised, "weight": tf.ones([size])}, tf.cast(example[1], tf.int32)
+            if changes is not None:
+                normalised = changes.apply(normalised, tf.gather(changes.draw(batch_size, seed, batch), chosen))
+            return {"image": normalised, "weight": tf.ones([len(chosen)])}, tf.cast(example[1], tf.int32)
 
-        return tf.data.Dataset.zip((numbers_of_batches, images)).map(finish).prefetch(2).with_options(_options())
+        return order.made_ahead(tf.data.Dataset.zip((numbers, images)).map(finish))
 
     def test_input_fn(self, batch_size: int, *, places: Sequence[int] | None = None) -> tf.data.Dataset:
         """Return the test set, each image once. Images of weight 0 fill the last batch.
@@ -156,22 +184,21 @@ class Dataset:
         Raises:
           ValueError: the batch has no such places.
         """
-        size = _check_places(batch_size, places)
-        wanted = np.arange(batch_size) if places is None else np.asarray(places)
-        indices = tf.data.Dataset.range(0, self.test_size, batch_size).map(lambda first: first + wanted)
-        within = indices.map(lambda index: tf.minimum(index, self.test_size - 1))
-        images = _batched(self.source(TEST).read, within, size)
-
+        chosen = order.places_in_batch(batch_size, places, "images")
+        batches = order.testing_batches(self.test_size, batch_size, chosen)
+        images = _batched(self.source(TEST).read, batches.map(lambda indices, weights: indices), len(chosen))
         normalise = self.normaliser()
 
-        def finish(index: tf.Tensor, example: tuple[tf.Tensor, tf.Tensor]) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-            real = index < self.test_size
+        def finish(
+            batch: tuple[tf.Tensor, ...], example: tuple[tf.Tensor, ...]
+        ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+            _, weights = batch
+            real = weights > 0
             pixels = tf.where_v2(real[:, None, None, None], example[0], tf.zeros_like(example[0]))
             labels = tf.where_v2(real, example[1], tf.zeros_like(example[1]))
-            features = {"image": normalise(pixels), "weight": tf.cast(real, tf.float32)}
-            return features, tf.cast(labels, tf.int32)
+            return {"image": normalise(pixels), "weight": weights}, tf.cast(labels, tf.int32)
 
-        return tf.data.Dataset.zip((indices, images)).map(finish).prefetch(2).with_options(_options())
+        return order.made_ahead(tf.data.Dataset.zip((batches, images)).map(finish))
 
     def _source_in_memory(self, batches: tf.data.Dataset) -> tf.data.Dataset:
         """Source of the training images, which are decoded once and kept in memory as one tensor."""
@@ -195,50 +222,3 @@ def _batched(
 ) -> tf.data.Dataset:
     """Read batches of (images, labels) for batches of indices."""
     return read(batches.unbatch()).batch(size, drop_remainder=True)
-
-
-def _check_places(batch_size: int, places: Sequence[int] | None) -> int:
-    """Return the number of images of a batch that are made."""
-    _check_whole(batch_size, "batch_size", least=1)
-    if places is None:
-        return batch_size
-    if not places or min(places) < 0 or max(places) >= batch_size:
-        raise ValueError(f"places are {list(places)}, but a batch has {batch_size} images; give places from 0 on in it")
-    return len(places)
-
-
-def _check_training(
-    batch_size: int, epochs: int, start_batch: int | tf.Tensor, train_size: int, name: str, unit: str
-) -> None:
-    """Raise ValueError unless so many examples can be read for training."""
-    _check_whole(epochs, "epochs", least=1)
-    if not tf.is_tensor(start_batch):
-        _check_whole(start_batch, "start_batch", least=0)
-    if batch_size > train_size * epochs:
-        raise ValueError(f"batch_size is {batch_size}, but {name} has {train_size} training {unit}; give a smaller one")
-
-
-def _shuffled(examples: int, batch_size: int, epochs: int, seed: int, start_batch: int | tf.Tensor) -> tf.data.Dataset:
-    """Return batches of indices, int64 [batch]. The seed and the epoch's number decide each permutation."""
-    start = tf.cast(start_batch, tf.int64) * batch_size
-    first_epoch, skipped = start // examples, start % examples
-
-    def permutation(epoch: tf.Tensor) -> tf.Tensor:
-        seeds = tf.stack([tf.constant(seed, tf.int64), epoch])
-        keys = tf.random.stateless_uniform([examples], seeds, minval=None, maxval=None, dtype=tf.int32)
-        return tf.cast(tf.argsort(keys, stable=True), tf.int64)
-
-    indices = tf.data.Dataset.range(tf.minimum(first_epoch, epochs), epochs).map(permutation).unbatch().skip(skipped)
-    return indices.batch(batch_size, drop_remainder=True)
-
-
-def _options() -> tf.data.Options:
-    options = tf.data.Options()
-    options.autotune.enabled = False  # with it, closing a session sometimes took a minute
-    return options
-
-
-def _check_whole(value: object, name: str, *, least: int) -> None:
-    if not isinstance(value, numbers.Integral) or value < least:
-        kind = "positive whole number" if least else "whole number, 0 or more"
-        raise ValueError(f"{name} is {value!r}; it must be a {kind}")

@@ -14,18 +14,19 @@ import numpy as np
 from mtf_hetero._compat import tf
 from mtf_hetero._support import facts, functions
 from mtf_hetero.data.cutting import list_nodes
+from mtf_hetero.data.dataset import Dataset
 from mtf_hetero.data.pictures import crop_and_resize
 from mtf_hetero.data.records import assert_usable
-from mtf_hetero.data.source import TEST, TRAIN, CompressedConstant, CompressedStrings, OwnImages, Source
+from mtf_hetero.data.source import TEST, TRAIN, CompressedConstant, CompressedStrings, Source
 
 MOST_BYTES = 2**28  # the elements become part of the graph
 _KEYS = {TRAIN, TEST, "classes", "class_names", "decode"}
-_READ = 500
-_PARALLEL = 8
+_READ = 500  # elements at a time: their bytes are counted after each time
+_PARALLEL = 8  # calls of `decode`, of which some wait for files
 _CONTRACT = "it must return (train, test), two data sets of (image, label), or a dict of 'train' and 'test'"
 
 
-def call_function(name: str, *, size: Sequence[int], class_names: Sequence[str] = ()) -> OwnImages:
+def call_function(name: str, *, size: Sequence[int], class_names: Sequence[str] = ()) -> Dataset:
     """Call a function, and read the elements of the data sets that it returns.
 
     Args:
@@ -51,7 +52,7 @@ def call_function(name: str, *, size: Sequence[int], class_names: Sequence[str] 
         split: _source(f"of the {split} images of {name}", part, decode, shape, len(names))
         for split, part in elements.items()
     }
-    return OwnImages(shape, names, sources, _digest(elements))
+    return Dataset.of_sources(name, shape, names, sources, _digest(elements))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -8,17 +8,7 @@ from types import MappingProxyType
 
 @dataclasses.dataclass(frozen=True)
 class PreparedSet:
-    """A set that can be prepared from files.
-
-    Args:
-      name: its name in tensorflow-datasets.
-      image_shape: height, width and channels of each image.
-      classes: number of classes.
-      train_size: number of training images.
-      test_size: number of test images.
-      source: the value of --from=.
-      where: instructions to get that file.
-    """
+    """A set that can be prepared from files."""
 
     name: str
     image_shape: tuple[int, int, int]

@@ -86,11 +86,6 @@ def choose_test(keys: list[str], labels: Sequence[object], seed: int) -> list[bo
     """Choose test examples: one in five of each class, and at least one of a class with several examples.
 
     A new example changes the choice of few others.
-
-    Args:
-      keys: a name for each example.
-      labels: the class of each example.
-      seed: of the choice.
     """
     of_class = collections.defaultdict(list)
     for number, label in enumerate(labels):

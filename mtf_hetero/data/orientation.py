@@ -9,8 +9,8 @@ TAG = 0x0112  # of EXIF's orientation: 1, as it is; 2 to 8, turned or mirrored
 TRANSPOSED = range(5, 9)  # those that swap height and width
 _MARK = b"Exif\0\0"  # TIFF data follow
 _HEAD_BYTES = 2**13  # EXIF data are in the first or second segment of a file, and the orientation at their beginning
-_MOST_ENTRIES = 64
-_ENTRY_BYTES = 12
+_MOST_ENTRIES = 64  # a damaged file may name any number
+_ENTRY_BYTES = 12  # tag, type, count and value, as TIFF has them
 
 
 def upright(image: tf.Tensor, content: tf.Tensor) -> tf.Tensor:

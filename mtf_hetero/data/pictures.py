@@ -19,20 +19,21 @@ import numpy as np
 
 from mtf_hetero._compat import tf
 from mtf_hetero._support import extras
+from mtf_hetero.data.dataset import Dataset
 from mtf_hetero.data.listing import Photo, list_images
 from mtf_hetero.data.orientation import TAG, TRANSPOSED, upright
 from mtf_hetero.data.records import assert_usable, cached
-from mtf_hetero.data.source import CompressedConstant, CompressedStrings, OwnImages, Source
+from mtf_hetero.data.source import CompressedConstant, CompressedStrings, Source
 
 CHECKED = 10_000  # files opened at the start, for their sizes
 CACHED_BYTES = 2**30
-_PARALLEL_READS = 8
+_PARALLEL_READS = 8  # of which some wait for a drive, and others decode
 _THREADS = 8  # to open files at the start: on a network drive each thread waits
 _KINDS = {"JPEG", "PNG", "MPO"}  # of Pillow; MPO is a JPEG file with further images, from some telephones
 _GREY = {"1", "L", "LA", "La", "I", "I;16", "I;16B", "F"}
 _TAIL_BYTES = 4096  # in which an intact file has its end marker; if not, the image is decoded
 _END = {"PNG": b"IEND", "JPEG": b"\xff\xd9", "MPO": b"\xff\xd9"}
-_SHOWN_SIZES = 4
+_SHOWN_SIZES = 4  # in the message on images of several sizes
 
 _MISSING = "it is missing or empty on the machine that reads it; each worker needs the same files at the same paths"
 _DAMAGED = "TensorFlow cannot decode it, or it is cut off; replace or remove it"
@@ -54,7 +55,7 @@ class Look(NamedTuple):
     tail: int
 
 
-def load_files(name: str, path: str, *, size: Sequence[int], seed: int, class_names: Sequence[str] = ()) -> OwnImages:
+def load_files(name: str, path: str, *, size: Sequence[int], seed: int, class_names: Sequence[str] = ()) -> Dataset:
     """Find the image files of a directory or of a CSV file, and read the headers of up to 10,000 of them.
 
     Args:
@@ -74,7 +75,7 @@ def load_files(name: str, path: str, *, size: Sequence[int], seed: int, class_na
     for split, photos in listed.photos.items():
         labels = np.array([numbers[photo.class_name] for photo in photos], np.int32)
         sources[split] = source_of_files([photo.path for photo in photos], labels, shape, resize=bool(size))
-    return OwnImages(shape, listed.class_names, sources, listed.digest, (*listed.notes, *notes))
+    return Dataset.of_sources(name, shape, listed.class_names, sources, listed.digest, (*listed.notes, *notes))
 
 
 def survey(photos: Sequence[Photo], name: str, size: Sequence[int]) -> tuple[tuple[int, int, int], tuple[str, ...]]:
@@ -90,6 +91,7 @@ def survey(photos: Sequence[Photo], name: str, size: Sequence[int]) -> tuple[tup
     Raises:
       ValueError: an image is damaged or of another kind, or sizes differ and `size` is none.
     """
+    # The same ones in each run: whether a fault is found must not depend on chance
     chosen = photos if len(photos) <= CHECKED else random.Random(0).sample(photos, CHECKED)
     found = look_at([(photo.path, photo.place) for photo in chosen])
     channels = 1 if all(look.mode in _GREY for look in found) else 3

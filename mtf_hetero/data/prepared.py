@@ -82,7 +82,7 @@ def load(name: str, data_dir: str | None, *, built_in: tuple[str, ...], needs_im
     from mtf_hetero.data.records import source_of_records
 
     info = _info(directory, tfds)
-    image_shape, classes = _features(name, info, tfds)
+    image_shape = _image_shape(name, info, tfds)
     names = tuple(info.features["label"].names)
 
     def source(split: str) -> Source:
@@ -94,7 +94,7 @@ def load(name: str, data_dir: str | None, *, built_in: tuple[str, ...], needs_im
         return tf.ensure_shape(example["image"], image_shape), example["label"]
 
     sources = {split: source(split) for split in (TRAIN, TEST)}
-    return Dataset(name, image_shape, classes, sources[TRAIN].size, sources[TEST].size, sources.__getitem__, names)
+    return Dataset.of_sources(name, image_shape, names, sources)
 
 
 def _without_images(known: PreparedSet) -> "Dataset":
@@ -148,7 +148,7 @@ def _how_to_prepare(name: str, root: pathlib.Path, built_in: tuple[str, ...]) ->
     return f"{told}prepare it with: {known.command(root)} ({known.where})"
 
 
-def _features(name: str, info: Any, tfds: types.ModuleType) -> tuple[tuple[int, int, int], int]:
+def _image_shape(name: str, info: Any, tfds: types.ModuleType) -> tuple[int, int, int]:
     features = dict(info.features.items()) if isinstance(info.features, tfds.features.FeaturesDict) else {}
     image: Any = features.get("image")
     label: Any = features.get("label")
@@ -166,7 +166,7 @@ def _features(name: str, info: Any, tfds: types.ModuleType) -> tuple[tuple[int, 
     for split in (TRAIN, TEST):
         if split not in info.splits or not info.splits[split].num_examples:
             raise ValueError(f"dataset {name!r} has no {split!r} split; choose a set that has, cifar10 for instance")
-    return shape, label.num_classes
+    return shape
 
 
 def prepared_names(root: pathlib.Path) -> list[str]:

@@ -19,7 +19,7 @@ from mtf_hetero.data.source import CompressedConstant, Source
 _HEADER = struct.Struct("<Q")  # the length; 4 bytes of checksum follow it, and 4 more follow the payload
 _HEADER_BYTES = 12  # the length and its checksum
 _FRAMING_BYTES = 16  # the header, and the checksum of the payload
-_PARALLEL_READS = 4
+_PARALLEL_READS = 4  # each opens its file anew at its record
 _UNREADABLE = "cannot be read"
 _UNREADABLE_LINE = re.compile(rf"assertion failed: \[(.* {_UNREADABLE}[ :][^\]]*)\]")
 

@@ -5,7 +5,7 @@ Such a pipeline runs in any TensorFlow process, also on another host, and reads 
 
 import dataclasses
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -36,31 +36,8 @@ class Source:
     names: Sequence[str] = ()
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class OwnImages:
-    """The images of a user's own data set.
-
-    Args:
-      image_shape: (height, width, channels).
-      class_names: of all classes.
-      sources: {"train": ..., "test": ...}.
-      digest: of the images, which shows a change.
-      notes: lines for the user.
-    """
-
-    image_shape: tuple[int, int, int]
-    class_names: tuple[str, ...]
-    sources: Mapping[str, Source]
-    digest: str
-    notes: tuple[str, ...] = ()
-
-
 class CompressedConstant:
-    """An array for graphs, where it needs only its compressed size in memory and in files.
-
-    Args:
-      array: of numbers.
-    """
+    """An array for graphs, where it needs only its compressed size in memory and in files."""
 
     def __init__(self, array: np.ndarray) -> None:
         self._shape, self._dtype = array.shape, array.dtype.name
@@ -87,11 +64,7 @@ class CompressedConstant:
 
 
 class CompressedStrings:
-    """Strings for graphs, such as the paths of many files.
-
-    Args:
-      strings: of bytes.
-    """
+    """Strings for graphs, such as the paths of many files."""
 
     def __init__(self, strings: Sequence[bytes]) -> None:
         lengths = np.array([len(string) for string in strings], np.int32)

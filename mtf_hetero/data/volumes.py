@@ -10,19 +10,22 @@ import functools
 import os
 import pathlib
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 import numpy as np
 
 from mtf_hetero._compat import mtf, tf
+from mtf_hetero._support.numbers import check_number
 from mtf_hetero.data import _volumes_files as files
-from mtf_hetero.data.dataset import CACHED_BYTES, _check_places, _check_training, _check_whole, _options, _shuffled
+from mtf_hetero.data import order
+from mtf_hetero.data.dataset import CACHED_BYTES
 from mtf_hetero.data.laid_out import deal, places_in
 from mtf_hetero.data.records import assert_readable, readable_records
 from mtf_hetero.data.records import cached as cached_strings
 from mtf_hetero.data.source import TEST, TRAIN
 from mtf_hetero.layout import Layout
 
-_PARALLEL_READS = 2
+_PARALLEL_READS = 2  # each holds a slab as stored, as decoded and as float32
 _DAMAGED = "it is missing, damaged or cut off; copy the set again"
 
 
@@ -60,6 +63,13 @@ class Volumes:
 
     directory: str
     manifest: files.Manifest
+    unit: ClassVar[str] = "volumes"
+    notes: ClassVar[tuple[str, ...]] = ()
+    test_names: ClassVar[tuple[str, ...]] = ()
+
+    def __str__(self) -> str:
+        text = order.describe_sizes(self.directory, self.train_size, self.test_size, self.unit, self.image_shape)
+        return f"{text}, simulated" if self.is_simulated else text
 
     @property
     def image_shape(self) -> tuple[int, int, int, int]:
@@ -125,18 +135,18 @@ class Volumes:
           ValueError: the batch is larger than all the data, or the slab is not within it.
         """
         slab = self._within(batch_size, slab)
-        _check_whole(cached_bytes, "cached_bytes", least=0)
-        _check_training(batch_size, epochs, start_batch, self.train_size, self.directory, "volumes")
+        check_number(cached_bytes, "cached_bytes", zero=True, none=False)
+        batches = order.training_batches(
+            self.train_size, batch_size, epochs, seed, start_batch, name=self.directory, unit="volumes"
+        )
         wanted = tf.constant(slab.places)
-        batches = _shuffled(self.train_size, batch_size, epochs, seed, start_batch)
-        numbers = tf.data.Dataset.range(tf.cast(start_batch, tf.int64), self.train_size * epochs // batch_size)
 
         def choose(indices: tf.Tensor, number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
             turns = self._draw_turns(batch_size, seed, number) if augment else tf.zeros([batch_size, 4], tf.int32)
             return tf.gather(indices, wanted), tf.gather(turns, wanted), tf.ones_like(wanted, tf.float32)
 
         cached = cached_bytes // self._kept_bytes(slab, mirrored=augment) if epochs > 1 else 0
-        return self._batches(TRAIN, tf.data.Dataset.zip((batches, numbers)).map(choose), slab, cached)
+        return self._batches(TRAIN, tf.data.Dataset.zip(batches).map(choose), slab, cached)
 
     def test_input_fn(self, batch_size: int, *, slab: Slab | None = None) -> tf.data.Dataset:
         """Return the test set, each volume once. The last volume, at weight 0, fills the last batch.
@@ -154,14 +164,23 @@ class Volumes:
         slab = self._within(batch_size, slab)
         if not self.test_size:
             raise ValueError(f"{self.directory} has no test volumes; make the set again with --test=COUNT")
-        wanted = tf.constant(slab.places, tf.int64)
+        places = slab.places or ()
 
-        def choose(first: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-            indices = first + wanted
-            weights = tf.cast(indices < self.test_size, tf.float32)
-            return tf.minimum(indices, self.test_size - 1), tf.zeros([len(slab.places or ()), 4], tf.int32), weights
+        def choose(indices: tf.Tensor, weights: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+            return indices, tf.zeros([len(places), 4], tf.int32), weights
 
-        return self._batches(TEST, tf.data.Dataset.range(0, self.test_size, batch_size).map(choose), slab, 0)
+        return self._batches(TEST, order.testing_batches(self.test_size, batch_size, places).map(choose), slab, 0)
+
+    def as_stored(self) -> "Volumes":
+        """Return the same volumes with their stored numbers, not normalised."""
+        channels = self.image_shape[3]
+        manifest = dataclasses.replace(self.manifest, mean=(0.0,) * channels, deviation=(1.0,) * channels)
+        return dataclasses.replace(self, manifest=manifest)
+
+    @property
+    def stored_statistics(self) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and standard deviation per channel, which normalise stored numbers."""
+        return np.array(self.manifest.mean), np.array(self.manifest.deviation)
 
     def normaliser(self) -> Callable[[tf.Tensor], tf.Tensor]:
         """Return a function from stored volumes to normalised ones, float32 [..., depth, height, width, channels]."""
@@ -177,7 +196,7 @@ class Volumes:
             return {"image": image, "weight": weight}, label
 
         examples = chosen.unbatch().map(example, num_parallel_calls=_PARALLEL_READS)
-        return examples.batch(len(slab.places or ()), drop_remainder=True).prefetch(2).with_options(_options())
+        return order.made_ahead(examples.batch(len(slab.places or ()), drop_remainder=True))
 
     def _draw_turns(self, batch_size: int, seed: int, number: tf.Tensor) -> tf.Tensor:
         """Draw turns [batch, 4]: mirrored along depth, height, width; height and width exchanged."""
@@ -194,7 +213,7 @@ class Volumes:
     def _within(self, batch_size: int, slab: Slab | None) -> Slab:
         """Return the slab with explicit places and size."""
         slab = slab or Slab()
-        _check_places(batch_size, slab.places)
+        places = order.places_in_batch(batch_size, slab.places, "volumes")
         size = slab.size or tuple(extent - begin for begin, extent in zip(slab.begin, self.image_shape, strict=True))
         bounds = zip(slab.begin, size, self.image_shape, strict=True)
         if not all(begin >= 0 and size >= 1 and begin + size <= extent for begin, size, extent in bounds):
@@ -202,7 +221,7 @@ class Volumes:
                 f"slab begins at {slab.begin} and has the size {size}, but a volume is {self.image_shape}; "
                 "give one within it"
             )
-        return Slab(tuple(range(batch_size)) if slab.places is None else tuple(slab.places), slab.begin, size)
+        return Slab(places, slab.begin, size)
 
 
 def load_volumes(directory: str | os.PathLike) -> Volumes:

@@ -4,7 +4,6 @@ A session costs far more than a step: its layout is chosen, its graph is lowered
 that trains one batch at a time, such as a GAN, would pay for that in each step.
 """
 
-import dataclasses
 import weakref
 from collections.abc import Sequence
 
@@ -61,10 +60,7 @@ class Keeper:
 
     def __init__(self, model: keras.Model, request: placement.Request, cluster: Cluster, steps: int | None) -> None:
         self._model, self._request, self.cluster, self._steps = model, request, cluster, steps
-        fields = {field.name: getattr(request, field.name) for field in dataclasses.fields(request)}
-        if not isinstance(request.list_speed, str):
-            fields["list_speed"] = request.shares("")
-        self._place = fields, cluster
+        self._place = request, cluster
         self._kept: _Kept | None = None  # the one that was taken
 
     def take(self, traced: Traced, inputs: Sequence[object]) -> Divided | None:

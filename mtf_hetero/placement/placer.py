@@ -9,14 +9,7 @@ from mtf_hetero.placement.request import Request
 
 
 class Placer:
-    """Places a step, and places it again without some workers.
-
-    Args:
-      request: what the user asked for, loaded.
-      cluster: the devices that it means.
-      search: limits, where the devices are measured.
-      announces: whether to print how the layout was chosen.
-    """
+    """Places a step, and places it again without some workers."""
 
     def __init__(self, request: Request, cluster: Cluster, search: Search, *, announces: bool) -> None:
         self._request, self._cluster, self._search, self._announces = request, cluster, search, announces

@@ -12,16 +12,15 @@ from mtf_hetero.cluster.devices import Device, shorten
 from mtf_hetero.cluster.watch import run_watched
 from mtf_hetero.cost.hardware import cache_directory
 from mtf_hetero.cost.machines import Machines
-from mtf_hetero.cost.model import ALONE, AXIS
+from mtf_hetero.cost.model import ALONE
 from mtf_hetero.graph.names import dimension_sizes, extents
 from mtf_hetero.graph.walk import tensor_shapes
 from mtf_hetero.layout import Layout
-from mtf_hetero.layout.convert import convert_to_mesh_shape
 from mtf_hetero.layouts import COMPARED, LAYOUTS
 from mtf_hetero.layouts.batch import under_all_names
 from mtf_hetero.layouts.slots import in_slots
 from mtf_hetero.lowering import names as names_lib
-from mtf_hetero.placement.request import AUTO, Request
+from mtf_hetero.placement.request import AUTO, AXIS, Request
 from mtf_hetero.planner import auto
 from mtf_hetero.planner import plan as plan_lib
 from mtf_hetero.planner.fitting import find_fitting
@@ -195,11 +194,11 @@ def requested_mesh(request: Request, devices: Sequence[str]) -> Layout:
     if isinstance(request.layout, Layout):
         empty = Layout(request.layout.mesh_shape, (), slots=request.layout.slots)
     else:
-        mesh_shape = convert_to_mesh_shape(request.mesh_shape or f"{AXIS}:{len(devices)}")
+        mesh_shape = ((AXIS, len(devices)),) if request.mesh_shape is None else request.axes
         if not mesh_shape:
             raise ValueError(f"{request.quote('mesh_shape')}, which has no axis; write one such as all:3")
         try:
-            empty = Layout(mesh_shape, (), request.shares(mesh_shape[0][0]))
+            empty = Layout(mesh_shape, (), request.shares)
         except ValueError as error:
             raise ValueError(f"{request.quote('list_speed')}: {error}") from error
     if empty.device_count != len(devices):
@@ -236,6 +235,7 @@ def place(
       NotImplementedError: it splits a dimension that an operation needs whole.
     """
     layout = request.layout
+    # One device has no choice of a layout, so the graph need not be built; but rules of the user are checked
     is_name = isinstance(layout, str) and ":" not in layout
     if len(cluster.devices) == 1 and machines is None and is_name and request.slots is None:
         return Placement(cluster, ALONE if layout == AUTO else requested_mesh(request, cluster.devices))

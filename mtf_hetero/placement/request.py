@@ -7,11 +7,12 @@ import dataclasses
 import math
 import numbers
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from mtf_hetero.cluster.devices import Device
+from mtf_hetero.cluster.devices import MOST_CPUS, Device
 from mtf_hetero.cluster.probe import PORTS, may_change
+from mtf_hetero.layout.convert import convert_to_mesh_shape
 
 if TYPE_CHECKING:
     from mtf_hetero.cluster import Cluster, LocalCluster
@@ -23,10 +24,37 @@ WorkersLike: TypeAlias = "str | Sequence[str] | Cluster | LocalCluster | None"
 SpeedLike: TypeAlias = str | Sequence[float] | None
 SlotsLike: TypeAlias = int | str | Sequence[int] | None
 AUTO = "auto"
+AXIS = "all"  # the mesh axis, if the user names none
 EVEN = "even"
 HYBRID = "hybrid"
-_MAX_CPU_DEVICES = 128
 _ENTER = "write `with LocalCluster([1, 0.5]) as workers:`"
+
+
+@dataclasses.dataclass(frozen=True)
+class Numbers:
+    """A number for each processor of a mesh axis: speeds, shares or gigabytes.
+
+    Args:
+      of_axis: {mesh axis: numbers}.
+      given: what the user wrote, for messages.
+    """
+
+    of_axis: Mapping[str, tuple[float, ...]]
+    given: object = dataclasses.field(compare=False)
+
+    def __repr__(self) -> str:
+        return repr(self.given)
+
+    @property
+    def single(self) -> tuple[float, ...]:
+        """The numbers of the only axis."""
+        (numbers,) = self.of_axis.values()
+        return numbers
+
+    def only(self, places: Sequence[int]) -> "Numbers":
+        """Return the numbers of some processors of the only axis."""
+        left = {axis: tuple(numbers[place] for place in places) for axis, numbers in self.of_axis.items()}
+        return Numbers(left, ";".join(f"{axis}:{','.join(map(str, numbers))}" for axis, numbers in left.items()))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,21 +83,21 @@ class Request:
       ValueError: a wrong value, or two values of which one excludes the other.
 
     Example:
-      >>> Request(layout="batch", list_speed=[70, 25, 5]).shares("all")
+      >>> Request(layout="batch", list_speed=[70, 25, 5]).shares
       {'all': (70.0, 25.0, 5.0)}
     """
 
     layout: LayoutLike = AUTO
-    list_speed: SpeedLike = None
+    list_speed: SpeedLike | Numbers = None
     mesh_shape: str | None = None
     devices: Any = None
     workers: Any = None
     port: int | None = None
     local_cluster: str | None = None
-    memory_limit: str | None = None
+    memory_limit: str | Numbers | None = None
     measure_seconds: float | None = None
-    dense_shares: str | None = None
-    slots: SlotsLike = None
+    dense_shares: str | Numbers | None = None
+    slots: "SlotsLike | Numbers" = None
     are_flags: bool = False
 
     def __post_init__(self) -> None:
@@ -83,9 +111,14 @@ class Request:
             object.__setattr__(self, name, self._convert_to_names(name, example))
         if self.devices is not None:
             object.__setattr__(self, "devices", self._convert_to_devices())
-            if self.are_flags:
+            if self.are_flags:  # a program may give a Cluster, and use some of its workers
                 self._check_workers()
         self._check_port()
+        object.__setattr__(self, "list_speed", self._convert_to_speeds())
+        for name in ("dense_shares", "memory_limit"):
+            if isinstance(text := getattr(self, name), str):
+                object.__setattr__(self, name, Numbers({AXIS: self._numbers(name, text)}, text))
+        object.__setattr__(self, "slots", self._convert_to_slots())
         self._check_speeds()
         self._check_measured()
         self._check_slots()
@@ -105,40 +138,22 @@ class Request:
     @property
     def is_measured(self) -> bool:
         """Return whether devices are measured before the step is placed."""
-        return _is_auto(self.layout) or _is_auto(self.list_speed)
+        return AUTO in (self.layout, self.list_speed)
 
-    def shares(self, first_axis: str) -> dict[str, tuple[float, ...]]:
-        """Return {mesh axis: shares} of `list_speed`.
+    @property
+    def axes(self) -> tuple[tuple[str, int], ...]:
+        """The mesh axes that the user named, with their sizes."""
+        return convert_to_mesh_shape(self.mesh_shape or "")
 
-        Args:
-          first_axis: the axis of speeds that name none.
-        """
-        if self.list_speed is None or _is_auto(self.list_speed):
-            return {}
-        if not isinstance(self.list_speed, str):
-            try:
-                return {first_axis: tuple(float(speed) for speed in self.list_speed)}
-            except (TypeError, ValueError):
-                raise ValueError(
-                    f"{self.quote('list_speed')}; give one number per device, as in [70, 25, 5], or {AUTO!r}"
-                ) from None
-        shares: dict[str, tuple[float, ...]] = {}
-        for part in self.list_speed.split(";"):
-            axis, colon, speeds = part.rpartition(":")
-            axis = axis.strip() if colon else first_axis
-            if axis in shares:
-                raise ValueError(
-                    f"{self.quote('list_speed')}: it names axis {axis!r} twice; write AXIS:70,25,5;AXIS:2,1"
-                )
-            shares[axis] = self._numbers("list_speed", speeds)
-        return shares
+    @property
+    def shares(self) -> Mapping[str, tuple[float, ...]]:
+        """{mesh axis: shares} of `list_speed`."""
+        return self.list_speed.of_axis if isinstance(self.list_speed, Numbers) else {}
 
     @property
     def options(self) -> dict[str, tuple[float, ...]]:
-        """Return the keyword arguments for the recipe."""
-        if self.dense_shares is None:
-            return {}
-        return {"dense_shares": self._numbers("dense_shares", self.dense_shares)}
+        """The keyword arguments for the recipe."""
+        return {"dense_shares": self.dense_shares.single} if isinstance(self.dense_shares, Numbers) else {}
 
     def slots_on(self, devices: Sequence[str]) -> tuple[int, ...] | None:
         """Return the number of slots of each device; None: no more than one.
@@ -146,21 +161,18 @@ class Request:
         Raises:
           ValueError: these are numbers for more or fewer devices.
         """
-        slots = self._parse_slots()
-        if slots is None:
+        if not isinstance(self.slots, Numbers):
             return None
+        slots = tuple(map(int, self.slots.single))
         if len(slots) not in (1, len(devices)):
             raise ValueError(f"{self.quote('slots')}; give one number, or one for each of the {len(devices)} devices")
         return slots * len(devices) if len(slots) == 1 else slots
 
     def memory_bytes(self, devices: Sequence[str]) -> dict[str, int]:
         """Return {device: bytes that it may use}; empty without a limit."""
-        if self.memory_limit is None:
+        if not isinstance(self.memory_limit, Numbers):
             return {}
-        try:
-            limits = tuple(float(part) for part in self.memory_limit.split(","))
-        except ValueError:
-            limits = ()
+        limits = self.memory_limit.single
         if len(limits) != len(devices) or not all(math.isfinite(limit) and limit > 0 for limit in limits):
             raise ValueError(
                 f"{self.quote('memory_limit')}; write the gigabytes of each of the {len(devices)} devices, such as "
@@ -169,26 +181,23 @@ class Request:
         return {device: round(limit * 1e9) for device, limit in zip(devices, limits, strict=True)}
 
     def only(self, numbers: Sequence[int]) -> "Request":
-        """Return the request for some of its devices, each of which keeps its speed.
+        """Return the request for some of its devices, by their numbers; each keeps its speed.
 
         A layout that has all sizes, or a mesh of several axes, fits the devices only as a whole. The layout is then
         planned.
-
-        Args:
-          numbers: of the devices that are left.
         """
         changes: dict[str, Any] = dict.fromkeys(("list_speed", "mesh_shape", "dense_shares"))
-        changes["memory_limit"] = _only(self.memory_limit, numbers)
-        mesh_shape = self.mesh_shape or ""
-        if self.has_all_sizes or mesh_shape.count(":") > 1:
-            return dataclasses.replace(self, layout=AUTO, **changes)
-        for field in ("list_speed", "dense_shares"):
-            changes[field] = _only(getattr(self, field), numbers)
-        slots = self._parse_slots()
-        if slots is not None and len(slots) > 1:
-            changes["slots"] = [slots[number] for number in numbers]
-        if mesh_shape:
-            changes["mesh_shape"] = f"{mesh_shape.partition(':')[0]}:{len(numbers)}"
+        kept = ["memory_limit"]
+        if isinstance(self.slots, Numbers) and len(self.slots.single) > 1:
+            kept.append("slots")
+        if self.has_all_sizes or len(self.axes) > 1:
+            changes["layout"] = AUTO
+        else:
+            kept += ["list_speed", "dense_shares"]
+            changes["mesh_shape"] = f"{self.axes[0][0]}:{len(numbers)}" if self.axes else None
+        for field in kept:
+            value = getattr(self, field)
+            changes[field] = value.only(numbers) if isinstance(value, Numbers) else value
         return dataclasses.replace(self, **changes)
 
     def with_more(self) -> "Request":
@@ -196,7 +205,9 @@ class Request:
 
         A layout that has all sizes, or a mesh, is of no use for them. The layout is then planned.
         """
-        changes = dict.fromkeys(("devices", "mesh_shape", "dense_shares", "memory_limit"))
+        changes: dict[str, None] = dict.fromkeys(("devices", "mesh_shape", "dense_shares", "memory_limit"))
+        if isinstance(self.slots, Numbers) and (self.list_speed is not None or len(self.slots.single) > 1):
+            changes["slots"] = None  # measured devices have none
         if self.has_all_sizes or self.mesh_shape is not None:
             return dataclasses.replace(self, layout=AUTO, list_speed=None, **changes)
         return dataclasses.replace(self, list_speed=None if self.list_speed is None else AUTO, **changes)
@@ -256,8 +267,8 @@ class Request:
                 f"{self.name('devices')} names {text!r}; write cpu:N or gpu:N, with commas between them, and "
                 "worker:N/gpu:N of a worker"
             )
-        if device.is_cpu and device.index >= _MAX_CPU_DEVICES:
-            last = f"cpu:{_MAX_CPU_DEVICES - 1}"
+        if device.is_cpu and device.index >= MOST_CPUS:
+            last = f"cpu:{MOST_CPUS - 1}"
             raise ValueError(f"{self.name('devices')} names {text!r}; logical CPU devices are cpu:0 to {last}")
         return device.short_name
 
@@ -285,25 +296,22 @@ class Request:
 
     def _check_speeds(self) -> None:
         """Raise ValueError if speeds are no numbers, or the layout ignores them."""
-        speeds = self.list_speed
-        self.shares("all")
         if self.dense_shares is not None and self.layout != HYBRID:
             only = self.setting("layout", HYBRID)
             raise ValueError(f"{self.quote('dense_shares')}, which only {only} uses; remove it, or give that layout")
-        _ = self.options
-        why = "it chooses all sizes" if _is_auto(self.layout) else ""
+        why = "it chooses all sizes" if self.layout == AUTO else ""
         if self.has_all_sizes:
             why = f"a {'plan' if self.is_file else type(self.layout).__name__} has all sizes"
         for field in ("list_speed", "mesh_shape"):
             if getattr(self, field) is not None and why:
                 given = f"{self.name('layout')} {self.layout!r}"
                 raise ValueError(f"{self.quote(field)} and {given}: {why}; remove {self.name(field)}")
-        if speeds is not None and self.layout == EVEN:
+        if self.list_speed is not None and self.layout == EVEN:
             raise ValueError(
                 f"{self.quote('list_speed')} and {self.name('layout')} {EVEN!r}, which uses no speeds; give another "
                 "layout"
             )
-        if _is_auto(speeds) and self.mesh_shape is not None:
+        if self.list_speed == AUTO and self.mesh_shape is not None:
             raise ValueError(
                 f"{self.quote('list_speed')} and {self.name('mesh_shape')} {self.mesh_shape!r}; measured speeds split "
                 f"over one axis; remove {self.name('mesh_shape')}"
@@ -322,9 +330,9 @@ class Request:
                     f"{self.setting('list_speed', AUTO)} use; remove it, or let the devices be measured"
                 )
 
-    def _parse_slots(self) -> tuple[int, ...] | None:
-        if self.slots is None:
-            return None
+    def _convert_to_slots(self) -> "Numbers | None":
+        if self.slots is None or isinstance(self.slots, Numbers):
+            return self.slots
         values = self.slots.split(",") if isinstance(self.slots, str) else self.slots
         try:
             slots = tuple(map(int, values)) if isinstance(values, Sequence) else (int(values),)
@@ -332,11 +340,11 @@ class Request:
             slots = ()
         if not slots or min(slots) < 1:
             raise ValueError(f"{self.quote('slots')}; give the number of slots of each device, such as 4 or 4,2")
-        return slots
+        return Numbers({AXIS: slots}, self.slots)
 
     def _check_slots(self) -> None:
         """Raise ValueError if slots are no numbers, or the layout cannot have any."""
-        if self._parse_slots() is None:
+        if self.slots is None:
             return
         if self.is_measured:
             raise ValueError(
@@ -352,6 +360,31 @@ class Request:
                 f"{self.quote('slots')} and {self.quote('mesh_shape')}; slots need one axis; remove one of them"
             )
 
+    def _convert_to_speeds(self) -> Numbers | str | None:
+        speeds = self.list_speed
+        first, _ = (*self.axes, (AXIS, 1))[0]
+        if speeds is None or isinstance(speeds, Numbers):
+            return speeds
+        if not isinstance(speeds, str):
+            try:
+                return Numbers({first: tuple(float(speed) for speed in speeds)}, speeds)
+            except (TypeError, ValueError):
+                raise ValueError(
+                    f"{self.quote('list_speed')}; give one number per device, as in [70, 25, 5], or {AUTO!r}"
+                ) from None
+        if speeds == AUTO:
+            return AUTO
+        of_axis: dict[str, tuple[float, ...]] = {}
+        for part in speeds.split(";"):
+            axis, colon, numbers_of_axis = part.rpartition(":")
+            axis = axis.strip() if colon else first
+            if axis in of_axis:
+                raise ValueError(
+                    f"{self.quote('list_speed')}: it names axis {axis!r} twice; write AXIS:70,25,5;AXIS:2,1"
+                )
+            of_axis[axis] = self._numbers("list_speed", numbers_of_axis)
+        return Numbers(of_axis, speeds)
+
     def _numbers(self, field: str, text: str) -> tuple[float, ...]:
         found = []
         for part in text.split(","):
@@ -362,17 +395,3 @@ class Request:
                     f"{self.quote(field)}: {part!r} is not a number; give one per processor, as in 70,25,5"
                 ) from None
         return tuple(found)
-
-
-def _is_auto(value: object) -> bool:
-    return isinstance(value, str) and value == AUTO
-
-
-def _only(speeds: SpeedLike, numbers: Sequence[int]) -> SpeedLike:
-    """Return some of "all:70,25,5", or of [70, 25, 5]."""
-    if speeds is None or _is_auto(speeds):
-        return speeds
-    if not isinstance(speeds, str):
-        return [list(speeds)[number] for number in numbers]
-    axis, colon, parts = speeds.rpartition(":")
-    return f"{axis}{colon}{','.join(parts.split(',')[number] for number in numbers)}"

@@ -104,7 +104,7 @@ def answer(
             raise fitting.ShortOfMemoryError(error.nearest, machines, largest) from None
         took = time.monotonic() - begin
         others: tuple[LeftOut, ...] = ()
-        if explains:
+        if explains:  # only if asked: of a large network it takes 20 s or more, longer than the plan itself
             enter("looking for when the devices left out would pay off")
             search = fitting.repeated_search(graph, network.build, machines, found)
             limit = max(_LEFT_OUT_SECONDS, took)

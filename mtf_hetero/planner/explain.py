@@ -201,13 +201,7 @@ class LayerCost:
 
 
 def layer_costs(graph: mtf.Graph, machines: Machines, plan: Plan) -> tuple[LayerCost, ...]:
-    """Return the time of each layer in a plan of one device, in the graph's order.
-
-    Args:
-      graph: of a training step.
-      machines: the devices.
-      plan: for one of them.
-    """
+    """Return the time of each layer in a plan of one device, in the graph's order."""
     model = Model(graph, machines.by_name(plan.devices))
     (machine,) = model.machines.devices
     costs: dict[str, dict[str, float]] = {}

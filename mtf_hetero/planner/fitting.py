@@ -23,9 +23,13 @@ from mtf_hetero.planner.planning import Planner, Progress, TooLargeError, report
 from mtf_hetero.planner.search import NoAssignmentError
 
 MOST_DEVICES = 16  # of a plan that is lowered; of more, the search's estimate remains
-_ROUNDS = 5
-_AMPLE, _AMPLE_ALONE = 2.0, 1.2  # times what a step needs; on one device, which a sketch estimates best
-_PROBES = 4  # batches that are searched, until one fits
+_ROUNDS = 5  # of searches, each with limits that are smaller by what the last one underestimated
+# Times what the sketch of a step needs: a fast layout may need twice that, and one device, whose sketch is best, less.
+# To lower each plan took 10 of the 23 seconds of EfficientNetB0's.
+_AMPLE, _AMPLE_ALONE = 2.0, 1.2
+_PROBES = (
+    4  # batches that are searched; scaled by the memory that the last one needs, mostly one, where five were needed
+)
 _MARGIN = 0.9  # of the memory, for a search whose plan is to fit at once
 _ROUNDED = 0.97  # of the batch for that memory: sizes are integers, and no device is filled exactly
 _SLACK = 0.98  # of a limit that is asked for again

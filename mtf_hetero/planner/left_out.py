@@ -139,14 +139,7 @@ def _index(value: float) -> int:
 
 
 class _Bisection:
-    """The search for the least value with which a plan uses devices that were left out.
-
-    Args:
-      graph: as of `threshold`.
-      plan: as of `threshold`.
-      search: as of `threshold`.
-      changed: returns the machines for a value.
-    """
+    """The search for the least value for whose machines, `changed(value)`, a plan uses devices that were left out."""
 
     def __init__(self, graph: mtf.Graph, plan: Plan, search: Search, changed: Callable[[float], Machines]) -> None:
         self._planner = Planner(graph)

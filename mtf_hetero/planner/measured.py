@@ -31,12 +31,6 @@ def layer_seconds(
 
 
 def report(plan: Plan, graph: mtf.Graph, events: Sequence[trace.Event]) -> str:
-    """Return a table of layers and devices, predicted and measured, and the step as a whole.
-
-    Args:
-      plan: under which the step ran.
-      graph: the mtf.Graph whose lowered step was traced.
-      events: of the step.
-    """
+    """Return a table of layers and devices, predicted and measured, and the step as a whole."""
     step_seconds = max((event.end_seconds for event in events), default=0.0)
     return show.comparison_table(plan, layer_seconds(graph, events, plan.devices), step_seconds)

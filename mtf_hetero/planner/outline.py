@@ -14,19 +14,14 @@ if TYPE_CHECKING:
     from mtf_hetero.cost.timeline import Span
 
 MOST_ROWS = 28  # of a row for each layer
-MOST_COLUMNS = 8
+MOST_COLUMNS = 8  # their names have room beside each other
 WHOLE = ""  # the kind of a replicated layer
 _NEAR = 0.01  # how far fractions of layers in one row may differ
 
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """Devices that share a column, and a lane.
-
-    Args:
-      name: of the device, or of several.
-      devices: their numbers.
-    """
+    """Devices that share a column, and a lane."""
 
     name: str
     devices: tuple[int, ...]
@@ -93,13 +88,7 @@ class Block:
 
 @dataclasses.dataclass(frozen=True)
 class Outline:
-    """A picture.
-
-    Args:
-      columns: of devices.
-      rows: in the network's order.
-      lanes: for each column, the work of its busiest device.
-    """
+    """A picture."""
 
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]

@@ -31,13 +31,13 @@ _KINDS: Mapping[str, tuple[str, str]] = {  # of Okabe and Ito's colours: (colour
 _DARKER = {"#E69F00": "#946200", "#C9CED6": "#5F6C7B", "#D55E00": "#B34F00"}  # of letters on white
 _SOFT, _TRACK, _LINK = "#5F6C7B", "#EEF0F3", "#8A94A6"
 _WIDTH, _EDGE = 8.0, 0.2  # inches, as all lengths
-_LEAST_POINTS = 7.0
+_LEAST_POINTS = 7.0  # of letters, which are 8.5 where there is room
 _ROW, _LEAST_ROW, _LANE, _MOST_ROWS_HEIGHT = 0.28, 0.2, 0.62, 10.0
 _HEAD, _AXIS = 1.72, 0.5  # above the rows, and below the lanes
 _SENT = 1.0  # the column of traffic
 _CHARACTER = 0.57  # a letter's width, of its height
-_PALER = 0.55
-_DPI = 200
+_PALER = 0.55  # of the way to white: the backward pass beside the forward pass of its layer
+_DPI = 200  # of PNG: 1,600 pixels wide
 _MOST_PARTS = 64  # of a bar: of more, no line between two could be seen
 
 

@@ -220,10 +220,6 @@ def dumps(plan: Plan) -> str:
 def loads(text: str, *, source: str = "the text") -> Plan:
     """Return a plan from JSON.
 
-    Args:
-      text: what `dumps` made.
-      source: what a message calls it.
-
     Raises:
       PlanError: in one line, what is wrong with it.
     """

@@ -27,7 +27,7 @@ from mtf_hetero.planner.plan import Plan
 from mtf_hetero.planner.refine import EVALUATIONS, Sizes, refine
 from mtf_hetero.planner.space import WHOLE, Menus, MeshShape, Space, Split, Splits
 
-_ROUNDS = 3
+_ROUNDS = 3  # of searches: the sizes of each are in proportion to the work that the last one split
 _FAMILIES = 6  # that are tried alone
 _PAIRED = 3  # families of which two are tried together, one over each mesh axis
 _NEAR = 1.25  # times as long as the best plan: two families on a mesh of two axes for which that is searched

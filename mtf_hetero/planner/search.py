@@ -149,7 +149,7 @@ def elimination_order(scopes: Iterable[Sequence[str]]) -> list[tuple[str, tuple[
     scopes = list(scopes)
     names = list(dict.fromkeys(itertools.chain.from_iterable(scopes)))
     number = {name: i for i, name in enumerate(names)}
-    neighbours = dict.fromkeys(range(len(names)), 0)  # sets as bits: there are millions of differences of sets
+    neighbours = dict.fromkeys(range(len(names)), 0)  # sets as bits: with Python's sets, NASNet's order took 8 s
     for scope in scopes:
         together = sum(1 << number[name] for name in set(scope))
         for name in scope:
@@ -171,7 +171,8 @@ def elimination_order(scopes: Iterable[Sequence[str]]) -> list[tuple[str, tuple[
             neighbours[other] &= ~(1 << variable)
         for a in around:
             for b in _ones(mask & ~neighbours[a] & ~(1 << a)):
-                for other in _ones(neighbours[a] & neighbours[b]):  # it has a pair less to join
+                # It has a pair less to join; to count all pairs again took 17 of the 21 s of NASNetMobile's plan
+                for other in _ones(neighbours[a] & neighbours[b]):
                     costs[other] -= 1
                 neighbours[a] |= 1 << b
                 neighbours[b] |= 1 << a

@@ -1,13 +1,11 @@
 """A plan as tables of text, in at most 80 columns where names allow it; the verdict is in verdict.py."""
 
-import io
 import itertools
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from mtf_hetero._support import extras
+from mtf_hetero._support import tables
 from mtf_hetero._support.units import seconds_text
 from mtf_hetero.cluster.devices import shorten
 from mtf_hetero.graph import roles
@@ -17,7 +15,6 @@ from mtf_hetero.planner.outline import grouped, name_ranges, span_text, working_
 from mtf_hetero.planner.plan import LayerPlan, LeftOut, Plan
 from mtf_hetero.planner.verdict import WIDTH, threshold_text
 
-_UNLIMITED = 10_000
 _WHOLE = "whole on each"
 _MOST_SIZES = 8  # that are written one by one
 _MOST_SPLIT = 26  # characters of a line of what is split, where there is little room
@@ -63,11 +60,11 @@ def table(plan: Plan) -> str:
         rows.append((f"all ({len(layers)})", "", seconds, sum(row[3] for row in rows)))
 
     def drawn(columns: Sequence[tuple[str, tuple[int, ...]]], gap: int, most: int | None) -> str:
-        drawing = _rows(["layers", "split", *(f"{name}\nms" for name, _ in columns), "sent\nMB"], left=(0, 1), gap=gap)
+        drawing: list[Sequence[str]] = [("layers", "split", *(f"{name}\nms" for name, _ in columns), "sent\nMB")]
         for name, split, seconds, sent in rows:
             times = [_range_text([seconds[number] for number in numbers]) for _, numbers in columns]
-            drawing.add_row(name, _broken(split, most), *times, number_text(sent / 1e6) if sent else "")
-        return _printed(drawing)
+            drawing.append((name, _broken(split, most), *times, number_text(sent / 1e6) if sent else ""))
+        return _table(drawing, "<<", gap)
 
     ways = itertools.product(_columns(plan.devices), ((2, None), (2, _MOST_SPLIT), (1, _MOST_SPLIT)))
     return _first_that_fits((drawn(columns, *way) for columns, way in ways))
@@ -194,12 +191,12 @@ def comparison_table(plan: Plan, measured: Mapping[str, Sequence[float]], step_s
 
     def drawn(columns: Sequence[tuple[str, tuple[int, ...]]]) -> str:
         heads = [head for name, _ in columns for head in (f"{name}\npredicted ms", "\nmeasured")]
-        drawing = _rows(["layer", *heads])
+        drawing: list[Sequence[str]] = [("layer", *heads)]
         for name, pair in lines.items():
             if any(map(any, pair)):
                 both = [max(of_name[number] for number in numbers) for _, numbers in columns for of_name in pair]
-                drawing.add_row(_shortened(name), *(number_text(seconds * 1e3) for seconds in both))
-        return _printed(drawing)
+                drawing.append((_shortened(name), *(number_text(seconds * 1e3) for seconds in both)))
+        return _table(drawing)
 
     text = _first_that_fits(map(drawn, _columns(plan.devices)))
     both = f"{seconds_text(plan.seconds)} predicted, {seconds_text(step_seconds)} in this one"
@@ -216,12 +213,12 @@ def alternatives(layers: Sequence[LayerAlternatives]) -> str:
     heads = list(map(_WAYS.__getitem__, shown)) if has_other_ways else ["split"]
 
     def drawn(gap: int, most: int) -> str:
-        drawing = _rows(["layer", "busy\nms", "sends\nms", *heads], gap=gap)
+        drawing: list[Sequence[str]] = [("layer", "busy\nms", "sends\nms", *heads)]
         for layer in layers:
             planned = (layer.compute_seconds, layer.sending_seconds)
             ways = [_difference(layer, way) for way in shown] if has_other_ways else [f"by {layer.chosen}"]
-            drawing.add_row(_shortened(layer.name, most), *(number_text(_ms(s)) for s in planned), *ways)
-        return _printed(drawing)
+            drawing.append((_shortened(layer.name, most), *(number_text(_ms(s)) for s in planned), *ways))
+        return _table(drawing, gap=gap)
 
     text = _first_that_fits(itertools.starmap(drawn, [(2, _MOST_NAME), (1, _MOST_NAME), (1, _LEAST_NAME)]))
     return f"{text}\n\n{_HOW_TO_READ if has_other_ways else _NO_OTHER_WAY}"
@@ -229,25 +226,25 @@ def alternatives(layers: Sequence[LayerAlternatives]) -> str:
 
 def costs(layers: Sequence[LayerCost]) -> str:
     """Return a table of where the time of a step on one device goes."""
-    drawing = _rows(["layer", "ms", "% of step", "limited by"], left=(0, 3))
+    drawing: list[Sequence[str]] = [("layer", "ms", "% of step", "limited by")]
     whole = total(layers)
     for layer in (*layers, whole):
         part = layer.seconds / whole.seconds
         cells = number_text(layer.seconds * 1e3), f"{part:.1%}".removesuffix("%"), layer.limit
-        drawing.add_row(_shortened(layer.name), *cells)
-    return _printed(drawing)
+        drawing.append((_shortened(layer.name), *cells))
+    return _table(drawing, "<>><")
 
 
 def left_out_table(devices: Sequence[LeftOut]) -> str:
     """Return a table of the devices that a plan leaves out: what each would do, and when it would pay off."""
-    drawing = _rows(["not used", "alone", "with it", "of that\nwaiting", "would pay off"], left=(0, 4))
+    drawing: list[Sequence[str]] = [("not used", "alone", "with it", "of that\nwaiting", "would pay off")]
     for each in devices:
         alone = "too large" if each.alone_seconds is None else seconds_text(each.alone_seconds)
         together = each.together
         times = ("-", "-") if together is None else map(seconds_text, (together.seconds, together.waiting_seconds))
         when = "unknown" if each.threshold is None else threshold_text(each.threshold)
-        drawing.add_row(_shortened(each.name), alone, *times, when)
-    return _printed(drawing)
+        drawing.append((_shortened(each.name), alone, *times, when))
+    return _table(drawing, "<>>><")
 
 
 def _difference(layer: LayerAlternatives, way: str) -> str:
@@ -262,26 +259,9 @@ def _ms(seconds: float) -> float:
     return round(seconds * 1e3, 3)
 
 
-def _rows(heads: Sequence[str], left: Collection[int] = (0,), *, gap: int = 2) -> Any:
-    """Return a table without rows yet.
-
-    Args:
-      heads: of the columns.
-      left: numbers of the columns that are aligned to the left.
-      gap: spaces between columns.
-    """
-    rich_table = extras.import_package("rich.table", extra="plan", user="the table of a plan")
-    rows = rich_table.Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="")
-    for number, head in enumerate(heads):
-        rows.add_column(head, justify="left" if number in left else "right", no_wrap=True)
-    return rows
-
-
-def _printed(rows: object) -> str:
-    console = extras.import_package("rich.console", extra="plan", user="the table of a plan")
-    text = io.StringIO()
-    console.Console(file=text, width=_UNLIMITED, color_system=None).print(rows)
-    return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
+def _table(rows: Sequence[Sequence[str]], align: str = "<", gap: int = 2) -> str:
+    """Return a table whose first columns are aligned as given, and the others to the right."""
+    return "\n".join(tables.lines(rows, align.ljust(len(rows[0]), ">"), gap=" " * gap))
 
 
 def _split(layer: LayerPlan, plan: Plan) -> str:

@@ -96,7 +96,7 @@ def test_every_value_comes_back(tmp_path, monkeypatch):
     config_file.save(config, str(tmp_path))
     found = Config(**config_file.load(str(tmp_path / "config.yaml")))
     here = {"dataset": f"{tmp_path}/set", "data_dir": f"{tmp_path}/data", "layout": f"{tmp_path}/plan.json"}
-    assert vars(found) == vars(config) | here
+    assert found == dataclasses.replace(config, **here)
 
 
 def test_a_model_dir_alone_gives_the_flags_of_its_run(tmp_path, capsys):

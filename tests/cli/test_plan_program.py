@@ -223,7 +223,7 @@ def test_the_weights_of_a_planned_network_have_no_values(name):
         (["--step=a:b", "--batch_size=3"], "cannot be imported: No module named 'a'"),
         (["--graph=dense_steps:dense_graph", "--optimizer=sgd"], "--optimizer is of a --model, but there is --graph"),
         (["--step=dense_steps:dense_graph"], "return a step and its arguments, `return step, (images, labels)`"),
-        (["--model=lenet", "--image_size=0"], "--image_size is 0; it must be greater than zero"),
+        (["--model=lenet", "--image_size=0"], "--image_size is 0; it must be a whole number, 1 or more"),
         (["--model=keras:VGG16", "--image_size=8"], "cannot make a model for images of 8 x 8 x 3"),
     ],
 )
@@ -237,7 +237,7 @@ def test_mistakes_about_devices_and_networks(flags, message, capsys):
     ("flags", "message"),
     [
         (["--model=vgg"], "--model is 'vgg'; it must be one of alexnet"),
-        (["--model=lenet", "--batch_size=0"], "--batch_size is 0; it must be greater than zero"),
+        (["--model=lenet", "--batch_size=0"], "--batch_size is 0; it must be a whole number, 1 or more"),
         (["--model=lenet", "--optimizer=sdg"], "--optimizer is 'sdg'; it must be one of adafactor"),
         (["--model=lenet", "--simulate=none.yaml"], "'none.yaml' cannot be read"),
         (["--model=lenet", "--link=pcie4"], "--link is of --devices, but there is --simulate; write it into that file"),

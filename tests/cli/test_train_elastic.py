@@ -40,11 +40,9 @@ def test_a_request_without_one_of_three_devices(values, expected):
     assert Request(**values).only([0, 2]) == Request(**expected)
 
 
-def test_a_configuration_without_one_of_two_devices():
-    config = Config(layout="hybrid", mesh_shape="rows:2;cols:1", dense_rounds=True, wait_for_workers="7.5")
-    left = config.only([1])
-    assert (left.layout, left.mesh_shape, left.dense_rounds) == ("auto", None, False)
-    assert (config.wait_seconds, Config(wait_for_workers="forever").wait_seconds) == (7.5, np.inf)
+def test_seconds_to_wait_for_workers():
+    seconds = [Config(wait_for_workers=text).wait_seconds for text in ("7.5", "forever")]
+    assert seconds == [7.5, np.inf]
 
 
 @pytest.mark.parametrize(

@@ -185,17 +185,8 @@ def evaluated(task, outputs, labels, weights, layout):
         batches = tf.data.Dataset.from_tensor_slices(({"image": images, "weight": weights}, labels))
         iterator = tf.data.make_one_shot_iterator(batches)
         features, label = iterator.get_next()
-        spec = network.model_fn(
-            features,
-            label,
-            "eval",
-            build=lambda x, training: x,
-            optimizer=network.Optimizer("sgd"),
-            task=task,
-            layout=layout,
-            devices=devices,
-            batch=outputs.shape[1:2],
-        )
+        made = network.Program(lambda x, training: x, network.Optimizer("sgd"), task, outputs.shape[1:2])
+        spec = made.model_fn(features, label, "eval", layout=layout, devices=devices)
         assert spec.eval_metric_ops is not None
         values = {name: value for name, (value, _) in spec.eval_metric_ops.items()}
         update = [update for _, update in spec.eval_metric_ops.values()]

@@ -95,7 +95,7 @@ def test_a_wrong_tf_config(text, message, monkeypatch):
 
 def test_slurm(monkeypatch):
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    assert environment.task_of_environment({}) is None
+    assert environment.task_of_environment() is None
     for name, value in {
         "PROCID": "2",
         "STEP_NUM_TASKS": "3",

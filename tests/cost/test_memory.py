@@ -282,7 +282,7 @@ def training_step(model, optimizer, batch_size, layout, devices, shares):
     tf.train.create_global_step()
     found = MODELS[model]
     image, label = tf.zeros([batch_size, *found.image_shape]), tf.zeros([batch_size], tf.int32)
-    built = network.build_training(image, label, build=found.build, optimizer=network.Optimizer(optimizer))
+    built = network.Program(found.build, network.Optimizer(optimizer)).build_training(image, label)
     mesh_shape = f"all:{len(devices)}"
     laid_out = LAYOUTS[layout](built.graph, mesh_shape=mesh_shape, shares={"all": shares})
     lowering = network.lower(built, laid_out, devices)

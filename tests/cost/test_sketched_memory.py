@@ -21,7 +21,7 @@ def needed_bytes(model, optimizer, batch_size, recipe, shares):
     with tf.Graph().as_default():
         tf.train.create_global_step()
         image, label = tf.zeros([batch_size, *found.image_shape]), tf.zeros([batch_size], tf.int32)
-        built = network.build_training(image, label, build=found.build, optimizer=network.Optimizer(optimizer))
+        built = network.Program(found.build, network.Optimizer(optimizer)).build_training(image, label)
         layout = Layout("all:1", "")
         if len(devices) > 1:
             layout = LAYOUTS[recipe](built.graph, mesh_shape=f"all:{len(devices)}", shares={"all": shares})

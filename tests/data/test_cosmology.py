@@ -6,7 +6,6 @@ from small_sets import read_batches
 
 from mtf_hetero import data
 from mtf_hetero.cli import data as binary
-from mtf_hetero.cli.train import inputs
 from mtf_hetero.data.preparing import cosmology
 from mtf_hetero.data.preparing.cosmology import Parameters
 
@@ -93,7 +92,7 @@ def test_the_binary(tmp_path, capsys):
         said = capsys.readouterr().out
         assert said.endswith("3 training and 1 test volumes of 8 x 8 x 8 x 1, float32, targets omega_m, sigma_8, n_s\n")
     one, two = (data.load_volumes(tmp_path / name) for name in ("one", "two"))
-    assert inputs.describe(one).endswith("one: 3 training and 1 test volumes of 8 x 8 x 8 x 1, simulated")
+    assert str(one).endswith("one: 3 training and 1 test volumes of 8 x 8 x 8 x 1, simulated")
     ((image, _, target),) = read_batches(lambda: one.test_input_fn(1))
     ((again, _, _),) = read_batches(lambda: two.test_input_fn(1))
     np.testing.assert_array_equal(image, again)

@@ -10,7 +10,7 @@ from mtf_hetero.data import mnist5k, prepared
 
 
 def test_mnist5k_is_split_by_class():
-    said = "mnist5k: 4,000 training and 1,000 test images of 28 x 28 x 1, 10 classes"
+    said = "mnist5k: 4,000 training and 1,000 test images of 28 x 28 x 1"
     assert str(data.load("mnist5k")) == said
     dataset = data.load("mnist5k")
     assert (dataset.train_size, dataset.test_size, dataset.classes) == (4000, 1000, 10)

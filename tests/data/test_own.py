@@ -11,8 +11,7 @@ from small_sets import as_bytes, assert_same, joined, read_batches, rows
 from tiers import parametrize
 
 from mtf_hetero import data, tf
-from mtf_hetero.data import dataset as dataset_lib
-from mtf_hetero.data import functions, own, pictures
+from mtf_hetero.data import functions, order, own, pictures
 from mtf_hetero.data.orientation import TAG, upright
 
 AUGMENT = data.Augmentation(crop=2)
@@ -122,7 +121,7 @@ def test_decoded_images_are_kept_as_far_as_there_is_room(tmp_path):
     source = pictures.source_of_files(paths, np.arange(6), (6, 6, 3), resize=False, cached_bytes=4 * 108)
     with tf.Graph().as_default(), tf.Session() as session:
         assert source.read_often is not None
-        dataset = source.read_often(tf.data.Dataset.range(6).repeat(100)).batch(6).with_options(dataset_lib._options())
+        dataset = order.made_ahead(source.read_often(tf.data.Dataset.range(6).repeat(100)).batch(6))
         iterator = tf.data.make_initializable_iterator(dataset)
         fetches = iterator.get_next()
         session.run(iterator.initializer)
@@ -159,13 +158,13 @@ def test_photos_are_turned_as_their_exif_data_say(tmp_path):
     image = Image.fromarray(np.kron(np.arange(24, dtype=np.uint8).reshape(4, 6) * 10, np.ones([8, 8], np.uint8)))
     paths = []
     for orientation in range(10):  # 0 and 9 have no meaning
-        for order in ("little", "big"):
+        for endian in ("little", "big"):
             exif = image.getexif()
-            exif.endian = {"little": "<", "big": ">"}[order]
+            exif.endian = {"little": "<", "big": ">"}[endian]
             exif[0x010F], exif[TAG] = "a maker", orientation
-            paths.append(tmp_path / f"{orientation}{order}.jpg")
+            paths.append(tmp_path / f"{orientation}{endian}.jpg")
             image.save(paths[-1], exif=exif, quality=95)
-            assert exif.tobytes()[6:8] == {"little": b"II", "big": b"MM"}[order]
+            assert exif.tobytes()[6:8] == {"little": b"II", "big": b"MM"}[endian]
     image.save(tmp_path / "none.jpg")
     (tmp_path / "cut.jpg").write_bytes(paths[12].read_bytes()[:30])
     for path in [*paths, tmp_path / "none.jpg"]:

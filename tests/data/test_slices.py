@@ -10,7 +10,7 @@ from tiers import parametrize
 
 from mtf_hetero import Layout, data, tf
 from mtf_hetero.data import dataset as dataset_lib
-from mtf_hetero.data import records
+from mtf_hetero.data import order, records
 
 TRAIN, TEST = 13, 8
 AUGMENT = data.Augmentation(crop=2)
@@ -111,7 +111,8 @@ def test_a_slice_reads_its_own_images_alone(tmp_path):
     make = functools.partial(dataset.train_input_fn, 5, 1, seed=3)
     before = read_batches(lambda: make(places=(3, 4)))
     with tf.Graph().as_default(), tf.Session() as session:
-        indices = tf.data.make_one_shot_iterator(dataset_lib._shuffled(TRAIN, 5, 1, 3, 0)).get_next()
+        batches, _ = order.training_batches(TRAIN, 5, 1, 3, 0, name="squares", unit="images")
+        indices = tf.data.make_one_shot_iterator(batches).get_next()
         spared = [index for _ in before for index in session.run(indices)[3:]]
     assert len(set(spared)) == 4
     damage(next(tmp_path.rglob("*train.tfrecord*")), spared)

@@ -10,7 +10,6 @@ from keras import layers
 
 import mtf_hetero.keras
 from mtf_hetero import data
-from mtf_hetero.cli.train import inputs
 from mtf_hetero.keras import networks
 
 MEAN, DEVIATION = (100.0, 3.0), (50.0, 0.25)
@@ -74,19 +73,19 @@ def test_a_deviation_that_keras_would_change_is_refused():
 
 def test_data_as_they_are_stored():
     images = data.load("mnist5k")
-    stored = inputs.as_stored(images)
+    stored = images.as_stored()
     pixels = np.arange(256, dtype=np.float32).reshape(16, 16, 1)
     np.testing.assert_allclose(np.asarray(stored.normaliser()(pixels)), pixels, rtol=3e-7)
     assert dataclasses.asdict(stored)["name"] == "mnist5k"
-    mean, deviation = inputs.statistics_as_stored(images)
+    mean, deviation = images.stored_statistics
     np.testing.assert_allclose((pixels - mean) / deviation, np.asarray(images.normaliser()(pixels)), atol=1e-6)
 
 
 def test_volumes_as_they_are_stored():
     planes = data.Planes((4, 4, 4, 2), "float32", False, ("omega",))
     manifest = data.Manifest(planes, 2, 1, 2, 0, (3.0, 5.0), (2.0, 4.0), (1.0,), (2.0,), {})
-    stored = inputs.as_stored(data.Volumes("set", manifest))
+    stored = data.Volumes("set", manifest).as_stored()
     volumes = np.random.default_rng(0).random((2, 4, 4, 4, 2), np.float32)
     np.testing.assert_array_equal(np.asarray(stored.normaliser()(volumes)), volumes)
-    mean, deviation = inputs.statistics_as_stored(data.Volumes("set", manifest))
+    mean, deviation = data.Volumes("set", manifest).stored_statistics
     assert (mean.tolist(), deviation.tolist()) == ([3, 5], [2, 4])

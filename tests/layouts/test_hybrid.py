@@ -159,13 +159,9 @@ def lowered_step(mesh_shape, rounds=None, **config):
     batch, config = (4, 8), {"stages": ((8,), (16,)), "head": (64, 32), "dropout": 0.0, **config}
     with tf.Graph().as_default():
         tf.train.create_global_step()
-        built = network.build_training(
-            tf.zeros([32, 8, 8, 3]),
-            tf.zeros([32], tf.int32),
-            build=functools.partial(MODELS["vgg11"].build, classes=4, dense_rounds=rounds, **config),
-            optimizer=network.Optimizer("sgd", 0.01),
-            batch=batch,
-        )
+        build = functools.partial(MODELS["vgg11"].build, classes=4, dense_rounds=rounds, **config)
+        made = network.Program(build, network.Optimizer("sgd", 0.01), batch=batch)
+        built = made.build_training(tf.zeros([32, 8, 8, 3]), tf.zeros([32], tf.int32))
         layout = hybrid(built.graph, mesh_shape=mesh_shape)
         lowering = network.lower(built, layout, [f"/job:worker/task:{i}/device:CPU:0" for i in range(layout.size)])
         fetches = [lowering.lowered_operation(op) for op in built.updates]

@@ -93,12 +93,8 @@ def test_a_training_step_moves_the_averages():
     """The step that the binary trains with."""
     config = {name: value for name, value in TOY["vgg13"]["config"].items() if name != "training"}
     with tf.Graph().as_default():
-        built = network.build_training(
-            tf.zeros([5, 4, 4, 3]),
-            tf.zeros([5], tf.int32),
-            build=functools.partial(MODELS["vgg13"].build, **config),
-            optimizer=network.Optimizer("sgd", 0.1),
-        )
+        made = network.Program(functools.partial(MODELS["vgg13"].build, **config), network.Optimizer("sgd", 0.1))
+        built = made.build_training(tf.zeros([5, 4, 4, 3]), tf.zeros([5], tf.int32))
     assigned = {v.name for op in built.updates if isinstance(op, mtf.Assign) for v in op.variables}
     assert assigned == {v.name for v in built.graph.all_variables}
     assert any("/moving_" in name for name in assigned)

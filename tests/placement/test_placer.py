@@ -17,7 +17,7 @@ def placed(monkeypatch):
     def place(request, cluster, build, **options):
         if "worker:1/cpu:0" in cluster.devices and not found:
             raise UnreachableWorkerError("worker 1 (b:1): gone", {1: "b:1"})
-        found.append((request.list_speed, cluster.devices))
+        found.append((request.shares["all"], cluster.devices))
         return placer.Placement(cluster, None)
 
     monkeypatch.setattr(placer, "place", place)
@@ -30,7 +30,7 @@ def test_a_worker_that_is_lost_during_the_first_search_is_left_out(placed):
     with pytest.raises(UnreachableWorkerError):
         found(None, None)
     first = found.without([1], None, None)
-    assert placed == [("4,1", ("worker:0/cpu:0", "worker:2/cpu:0"))]
+    assert placed == [((4, 1), ("worker:0/cpu:0", "worker:2/cpu:0"))]
     assert found.without([], None, None) is first and len(placed) == 1
 
 
@@ -39,5 +39,5 @@ def test_speeds_stay_with_their_devices(placed):
     found = Placer(Request("batch", "4,1"), cluster, Search(), announces=False)
     first = found(None, None)
     found.without([0], None, None)
-    assert placed[1] == ("1", ("worker:2/cpu:0",))
+    assert placed[1] == ((1,), ("worker:2/cpu:0",))
     assert found.without([], None, None) is first

@@ -8,11 +8,14 @@ from mtf_hetero.placement import Request, requested_cluster
 
 
 def test_shares_of_several_axes():
-    assert Request(layout="batch", list_speed="70,25,5").shares("all") == {"all": (70, 25, 5)}
-    assert Request(layout="batch", list_speed="rows:2,1;cols:3,1").shares("rows") == {"rows": (2, 1), "cols": (3, 1)}
+    assert Request(layout="batch", list_speed="70,25,5").shares == {"all": (70, 25, 5)}
+    assert Request(layout="batch", list_speed="rows:2,1;cols:3,1").shares == {"rows": (2, 1), "cols": (3, 1)}
     for speeds in ([2, 1], (2.0, 1.0), np.array([2, 1])):
-        assert Request(layout="batch", list_speed=speeds).shares("x") == {"x": (2, 1)}
-    assert Request(layout="batch", list_speed="auto").shares("x") == Request().shares("x") == {}
+        request = Request(layout="batch", list_speed=speeds, mesh_shape="x:2")
+        assert request == Request(layout="batch", list_speed="2,1", mesh_shape="x:2") and request.shares == {
+            "x": (2, 1)
+        }
+    assert Request(layout="batch", list_speed="auto").shares == Request().shares == {}
 
 
 def test_devices_are_written_in_one_way():

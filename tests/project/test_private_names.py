@@ -3,7 +3,6 @@
 Mesh-TensorFlow's private names are those of its last release.
 """
 
-import argparse
 import ast
 import atexit
 import collections
@@ -92,7 +91,6 @@ OWNERS = {  # what has private names that the library uses -> an object of it, a
     ),
     "keras.Variable": (lambda: _keras().Variable(1.0), "_initialize_with_initializer _value"),
     "keras.layers.Layer": (lambda: _keras().layers.Dense(1), "_flatten_layers _inbound_nodes"),
-    "argparse": (lambda: argparse, "_ArgumentGroup"),
     "atexit": (lambda: atexit, "_run_exitfuncs"),
     "os": (lambda: os, "_exit"),
 }

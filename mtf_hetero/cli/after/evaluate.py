@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from mtf_hetero.cli.train.tasks import Task
 
 PROGRAM = "mtf-hetero evaluate"
-_TOP = 5
+_TOP = 5  # as results on ImageNet are reported
 T = TypeVar("T", bound="Task")
 
 
@@ -48,14 +48,14 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _evaluate(given: restored.Restored, arguments: argparse.Namespace) -> str:
-    from mtf_hetero.cli.train import inputs
     from mtf_hetero.cli.train.tasks import COUNTS
     from mtf_hetero.estimator.metrics_log import plain
 
-    run, unit = given.run, inputs.unit(given.run.dataset)
+    run, unit = given.run, given.run.dataset.unit
     if not run.dataset.test_size:
         raise ValueError(f"--dataset is {run.config.dataset!r}, which has nothing to test on; give another set")
-    run = dataclasses.replace(run, task=_with_details(run.task, arguments))
+    program = dataclasses.replace(run.program, task=_with_details(run.task, arguments))
+    run = dataclasses.replace(run, program=program)
     found = run.test(checkpoint_path=given.checkpoint)
     result = {
         "model": run.config.model,

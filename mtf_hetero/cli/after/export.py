@@ -23,6 +23,7 @@ Exit codes: 0, 1 if the model cannot be written, 2 for a wrong flag or value
 """
 
 import argparse
+import dataclasses
 import functools
 import os
 from collections.abc import Mapping, Sequence
@@ -67,12 +68,11 @@ def _export_keras(given: restored.Restored, arguments: argparse.Namespace) -> st
         from mtf_hetero.keras import networks, to_keras
     except ImportError as error:
         raise ValueError(f"--format is {KERAS!r}, but {error}") from error
-    from mtf_hetero.cli.train import inputs
 
-    run, unit = given.run, inputs.unit(given.run.dataset)
+    run, unit = given.run, given.run.dataset.unit
     model = to_keras(run.model, given.checkpoint, image_shape=run.dataset.image_shape, **run.task.config)
     if not run.model.normalises:
-        model = networks.normalising(model, *inputs.statistics_as_stored(run.dataset))
+        model = networks.normalising(model, *run.dataset.stored_statistics)
     networks.save(model, arguments.output)
     shape = ", ".join(map(str, run.dataset.image_shape))
     return (
@@ -82,11 +82,10 @@ def _export_keras(given: restored.Restored, arguments: argparse.Namespace) -> st
 
 
 def _export_saved_model(given: restored.Restored, arguments: argparse.Namespace) -> str:
-    from mtf_hetero.cli.train import inputs
     from mtf_hetero.estimator import saved_model
 
     run = given.run
-    unit = inputs.unit(run.dataset)
+    unit = run.dataset.unit
     saved_model.write(
         arguments.output,
         functools.partial(_build, run),
@@ -102,12 +101,12 @@ def _export_saved_model(given: restored.Restored, arguments: argparse.Namespace)
 def _build(run: "Run", batch_size: int) -> "tuple[tf.Tensor, Mapping[str, tf.Tensor]]":
     """Build the network on one device, from stored numbers to predictions."""
     from mtf_hetero._compat import tf
-    from mtf_hetero.cli.train import program as network
     from mtf_hetero.layout import Layout
 
     tf.train.create_global_step()
     stored = tf.placeholder(tf.float32, [batch_size, *run.dataset.image_shape])
-    outputs = network.build_outputs(run.dataset.normaliser()(stored), run.build, Layout([("all", 1)], ()), ["cpu:0"])
+    program = dataclasses.replace(run.program, batch=None)  # one dimension, also after a training with two
+    outputs = program.lower_outputs(run.dataset.normaliser()(stored), Layout([("all", 1)], ()), ["cpu:0"])
     return stored, run.task.predictions(outputs)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from mtf_hetero._support import command_line
 from mtf_hetero.cli.train import config_file
-from mtf_hetero.cli.train.config import Config, value_type
+from mtf_hetero.cli.train.config import FIELDS, Config, value_type
 from mtf_hetero.placement.request import AUTO
 
 # Read from the run's config.yaml
@@ -20,7 +20,6 @@ PLACED = (  # never read from config.yaml: the devices of the training may be go
     *("layout", "mesh_shape", "list_speed", "dense_shares", "dense_rounds"),
     *("devices", "workers", "port", "local_cluster"),
 )
-_FIELDS = {field.name: field for field in dataclasses.fields(Config)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +64,7 @@ def parser(program: str, description: str, *, placed: bool = True) -> command_li
         "run's own config.yaml says of the network and the data",
     )
     for name in (*TRAINED, *(PLACED if placed else ())):
-        _add_flag(made, _FIELDS[name])
+        _add_flag(made, FIELDS[name])
     return made
 
 
@@ -104,11 +103,7 @@ def read_request(arguments: argparse.Namespace, *, placed: bool = True) -> Check
                 f"--checkpoint is {checkpoint!r}, where there is no checkpoint; name one, as in MODEL_DIR/model.ckpt-7"
             )
         model_dir = os.path.dirname(checkpoint)
-    given = {}
-    for name in (*TRAINED, *PLACED):
-        if hasattr(arguments, name):
-            parse, value = _FIELDS[name].metadata["parse"], getattr(arguments, name)
-            given[name] = value if parse is None else parse(value)
+    given = {name: getattr(arguments, name) for name in (*TRAINED, *PLACED) if hasattr(arguments, name)}
     values = {**_of_files(getattr(arguments, "config", None), model_dir, given), **given, "model_dir": None}
     if not placed:
         values = {name: values[name] for name in TRAINED if name in values}

@@ -70,7 +70,6 @@ def _load(path: str) -> np.ndarray:
 
 
 def _predict(restored_run: restored.Restored, arguments: argparse.Namespace) -> str:
-    from mtf_hetero.cli.train import inputs
 
     run, path = restored_run.run, getattr(arguments, "output", None)
     count, input_fn, files = _read_examples(run, getattr(arguments, "input", ()))
@@ -80,7 +79,7 @@ def _predict(restored_run: restored.Restored, arguments: argparse.Namespace) -> 
     class_names = getattr(run.dataset, "class_names", ())
     for key, known in ((FILE, files), (CLASS_NAME, class_names)):
         if key in (keys or ()) and not known and path is not None:
-            raise ValueError(f"--keys names {key!r}, which these {inputs.unit(run.dataset)} do not have; remove it")
+            raise ValueError(f"--keys names {key!r}, which these {run.dataset.unit} do not have; remove it")
     computed = keys and list(dict.fromkeys("class" if key == CLASS_NAME else key for key in keys if key != FILE))
     examples = run.estimator.predict(input_fn, computed, checkpoint_path=restored_run.checkpoint)
     with contextlib.closing(examples):
@@ -90,20 +89,18 @@ def _predict(restored_run: restored.Restored, arguments: argparse.Namespace) -> 
         if path is None:
             return "".join(map(predictions.line, named))
         names = predictions.write(path, named, count)
-    return f"{', '.join(names)} of {count:,} {inputs.unit(run.dataset)}: {path}\n"
+    return f"{', '.join(names)} of {count:,} {run.dataset.unit}: {path}\n"
 
 
 def _read_examples(run: "Run", given_inputs: Sequence[str]) -> "tuple[int, Callable[[], Batches], Sequence[str]]":
     """Return the number of examples, a function that makes padded batches of them, and the names of their files."""
-    from mtf_hetero.cli.train import inputs
-
     if _is_array(given_inputs):
         return *_given_array(run, given_inputs[0]), ()
     if given_inputs:
         return _given_images(run, given.find(given_inputs))
     if not run.dataset.test_size:
         raise ValueError(f"--dataset is {run.config.dataset!r}, which has no test set; give --input")
-    return run.dataset.test_size, run.test_input, inputs.test_names(run.dataset)
+    return run.dataset.test_size, run.test_input, run.dataset.test_names
 
 
 def _given_images(run: "Run", paths: Sequence[str]) -> "tuple[int, Callable[[], Batches], Sequence[str]]":

@@ -17,18 +17,12 @@ from mtf_hetero.cluster.emulation import isolation
 if TYPE_CHECKING:
     from mtf_hetero.cli.train.run import Run
 
-FAILED = 1
+FAILED = 1  # the exit code: the result cannot be written
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Restored:
-    """A run with a checkpoint to use.
-
-    Args:
-      run: laid out on the requested devices.
-      checkpoint: path of the intact checkpoint.
-      step: the global step of the checkpoint.
-    """
+    """A run with a checkpoint to use."""
 
     run: "Run"
     checkpoint: str

@@ -9,7 +9,7 @@ import numpy as np
 from mtf_hetero._support import tables
 
 ALL_ROWS, WORST_ROWS = 20, 10  # of a table: up to 20 classes are all shown; of more, the 10 worst
-_NAME_WIDTH = 24
+_NAME_WIDTH = 24  # of a class, so that a row has room in a terminal
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,12 +65,7 @@ def worst_first(classes: Sequence[ClassResult]) -> list[ClassResult]:
 
 
 def table(classes: Sequence[ClassResult], unit: str) -> str:
-    """Return lines for a terminal: the worst classes, and the accuracy of the others.
-
-    Args:
-      classes: the results.
-      unit: the name of the examples, "images".
-    """
+    """Return lines for a terminal: the worst classes, and the accuracy of the others."""
     ordered = worst_first(classes)
     shown = ordered if len(ordered) <= ALL_ROWS else ordered[:WORST_ROWS]
     rows = [("class", unit, "accuracy", "most often taken for")]

@@ -61,20 +61,17 @@ def _define(field: dataclasses.Field) -> flags.FlagHolder:
     return _DEFINE[config_lib.value_type(field)](field.name, default, field.metadata["help"])
 
 
-_FLAGS = {field: _define(field) for field in dataclasses.fields(config_lib.Config)}
+_FLAGS = {name: _define(field) for name, field in config_lib.FIELDS.items()}
 _CONFIG = flags.DEFINE_string("config", None, help_lib.CONFIG_HELP)
 
 
 def read_config(*, announces: bool = True) -> config_lib.Config:
     """Return the configuration of the flags, and the file that they name or that the resumed run left.
 
-    Args:
-      announces: whether to print the flags of the resumed run.
-
     Raises:
       ValueError: a value is out of range, or a file is invalid.
     """
-    given = {field.name: flag.value for field, flag in _FLAGS.items() if flag.present}
+    given = {name: flag.value for name, flag in _FLAGS.items() if flag.present}
     if _CONFIG.value:
         values = config_file.load(_CONFIG.value)
     else:
@@ -83,12 +80,7 @@ def read_config(*, announces: bool = True) -> config_lib.Config:
         values = config_file.load_resumed(directory, given)
         if announces and not given.get("quiet", values.get("quiet")):
             sys.stdout.write(config_file.describe_resumed(directory, values))
-    for field, flag in _FLAGS.items():
-        if field.name in values and field.name not in given:
-            continue
-        parse = field.metadata["parse"]
-        values[field.name] = flag.value if parse is None or flag.value is None else parse(flag.value)
-    return config_lib.Config(**values)
+    return config_lib.Config(**values | given)
 
 
 def check(arguments: Sequence[str]) -> None:

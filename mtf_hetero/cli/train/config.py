@@ -1,6 +1,7 @@
 """The configuration of a training, as one value. Without TensorFlow, so that a wrong value is reported at once."""
 
 import dataclasses
+import functools
 import math
 import os
 import re
@@ -17,14 +18,11 @@ SCHEDULES = ("constant", "cosine", "linear")
 WIRE_DTYPES = ("bfloat16", "float16")
 FOREVER, ON, OFF = "forever", "on", "off"
 SPATIAL = "spatial"
-PLACED = (  # the fields of a Request
-    *("layout", "list_speed", "mesh_shape", "devices", "workers", "port", "local_cluster"),
-    *("memory_limit", "measure_seconds", "dense_shares"),
-)
 MOST_WHOLE = 2**31 - 1  # limit of an integer flag
 
 
-_POSITIVE = Number(integer=True, least=1, most=MOST_WHOLE)
+_SECONDS = re.compile(r"\d{1,9}(\.\d{1,9})?")
+POSITIVE = Number(integer=True, least=1, most=MOST_WHOLE)
 _COUNT = Number(integer=True, least=0, most=MOST_WHOLE)
 
 
@@ -36,7 +34,7 @@ def _flag(
     Args:
       default: of the flag.
       help_text: its help.
-      parse: from the flag's value to the field's; None: they are equal.
+      parse: from the flag's value, or a file's, to the field's, which it leaves as it is; None: they are equal.
       kind: the allowed values other than None, also in a file; None: all of the field's type.
     """
     return dataclasses.field(default=default, metadata={"help": help_text, "parse": parse, "kind": kind})
@@ -99,15 +97,15 @@ class Config:
         "temporary directory.",
         lambda directory: directory or None,
     )
-    batch_size: int = _flag(25, "Images or volumes per step.", kind=_POSITIVE)
-    train_epochs: int = _flag(4, "How many times to train on each image or volume.", kind=_POSITIVE)
+    batch_size: int = _flag(25, "Images or volumes per step.", kind=POSITIVE)
+    train_epochs: int = _flag(4, "How many times to train on each image or volume.", kind=POSITIVE)
     augment: bool = _flag(
         False,
         "Vary the training data at random. Images are shifted by up to 4 pixels and flipped. Volumes are mirrored and "
         "turned.",
     )
     max_steps: int | None = _flag(
-        None, "The step at which to stop. By default the last one of the last epoch.", kind=_POSITIVE
+        None, "The step at which to stop. By default the last one of the last epoch.", kind=POSITIVE
     )
     optimizer: str = _flag("adafactor", f"One of {', '.join(OPTIMIZERS)}.", kind=Text(OPTIMIZERS))
     learning_rate: float | None = _flag(None, "By default the optimizer's own.", kind=Number(above=0, of_text=True))
@@ -185,7 +183,7 @@ class Config:
         "Give devices other shares in mid-run if measurements say that a step is then shorter, by more than the noise, "
         f"and that it is worth the pause. {AUTO}: as soon as that is so. Seconds: at most as often. {OFF}: never.",
     )
-    min_workers: int = _flag(1, "Wait for lost workers for ever if fewer workers than these are left.", kind=_POSITIVE)
+    min_workers: int = _flag(1, "Wait for lost workers for ever if fewer workers than these are left.", kind=POSITIVE)
     verify: str = _flag(
         AUTO,
         "For a Keras model: compare what it gives in the first step, and its gradients, with Keras on this host. "
@@ -221,10 +219,10 @@ class Config:
         "Stop after so many tests of --eval_every in a row whose loss is not lower than the lowest one before. The "
         "line of each test has this loss, and the lowest one. The accuracy does not count. "
         "MODEL_DIR/best has the checkpoint of the lowest loss.",
-        kind=_POSITIVE,
+        kind=POSITIVE,
     )
     summary_steps: int = _flag(
-        50, "Steps between two rows of MODEL_DIR/metrics.jsonl and of TensorBoard's curves.", kind=_POSITIVE
+        50, "Steps between two rows of MODEL_DIR/metrics.jsonl and of TensorBoard's curves.", kind=POSITIVE
     )
     busy_steps: int | None = _flag(
         None,
@@ -236,11 +234,11 @@ class Config:
         None,
         "Steps between two progress lines if the output is no terminal. By default a line about every 5 seconds at "
         "first, and every minute in a training of hours.",
-        kind=_POSITIVE,
+        kind=POSITIVE,
     )
     quiet: bool = _flag(False, "Print only errors and the final result.")
     seed: int = _flag(1, "Seed of the initial weights and of the order of the data.", kind=_COUNT)
-    save_checkpoints_secs: int = _flag(60, "Seconds between two checkpoints.", kind=_POSITIVE)
+    save_checkpoints_secs: int = _flag(60, "Seconds between two checkpoints.", kind=POSITIVE)
     trace_steps: tuple[int, ...] = _flag(
         (),
         "Steps of this run to trace, such as 5,50. MODEL_DIR/traces then has a Chrome trace of each, and a table of "
@@ -256,9 +254,11 @@ class Config:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            kind, value = field.metadata["kind"], getattr(self, field.name)
+            kind, parse, value = field.metadata["kind"], field.metadata["parse"], getattr(self, field.name)
             if kind is not None and value is not None:
                 kind.read(value, f"--{field.name}")
+            if parse is not None and value is not None:
+                object.__setattr__(self, field.name, parse(value))
         if any(step < 0 for step in self.trace_steps):
             raise ValueError(f"--trace_steps is {','.join(map(str, self.trace_steps))}; steps count from 0")
         if self.eval_every is not None:
@@ -275,7 +275,7 @@ class Config:
         if self.model_dir is not None and os.path.exists(self.model_dir) and not os.path.isdir(self.model_dir):
             raise ValueError(f"--model_dir is {self.model_dir!r}, which is a file; name a directory")
 
-    @property
+    @functools.cached_property
     def request(self) -> Request:
         """The devices and the layout of the flags."""
         return Request(**{name: getattr(self, name) for name in PLACED}, are_flags=True)
@@ -290,7 +290,7 @@ class Config:
         text = self.wait_for_workers.strip()
         if text == FOREVER:
             return math.inf
-        if not re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text):
+        if not _SECONDS.fullmatch(text):
             raise ValueError(f"--wait_for_workers is {text!r}; write seconds, such as 60, or {FOREVER}")
         return float(text)
 
@@ -304,26 +304,13 @@ class Config:
         text = self.rebalance.strip()
         if text in (AUTO, OFF):
             return None if text == OFF else 0.0
-        if not re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text) or not float(text):
+        if not _SECONDS.fullmatch(text) or not float(text):
             raise ValueError(f"--rebalance is {text!r}; write {AUTO}, {OFF}, or a positive number of seconds")
         if self.busy_steps == 0:
             raise ValueError(
                 f"--rebalance is {text!r} and --busy_steps is 0, which measures nothing; remove one of the two"
             )
         return float(text)
-
-    def only(self, numbers: Sequence[int]) -> "Config":
-        """Return the configuration for some of its devices, by their numbers."""
-        return self._asking(self.request.only(numbers))
-
-    def with_more(self) -> "Config":
-        """Return the configuration for more devices, which are measured if some have a speed."""
-        return self._asking(self.request.with_more())
-
-    def _asking(self, request: Request) -> "Config":
-        names = ("devices", "layout", "list_speed", "mesh_shape", "dense_shares", "memory_limit")
-        changes = {name: getattr(request, name) for name in names}
-        return dataclasses.replace(self, dense_rounds=self.dense_rounds and request.layout == HYBRID, **changes)
 
     def _check_simulated(self) -> None:
         """Raise ValueError if --simulate is used with flags that need real devices."""
@@ -337,6 +324,10 @@ class Config:
                     f"--{name} is {getattr(self, name)!r} and --simulate {self.simulate!r}, which names the devices; "
                     "give one of the two"
                 )
+
+
+FIELDS = {field.name: field for field in dataclasses.fields(Config)}
+PLACED = tuple(field.name for field in dataclasses.fields(Request) if field.name in FIELDS)  # flags of a Request
 
 
 def parse_eval_every(text: str) -> tuple[int, bool]:

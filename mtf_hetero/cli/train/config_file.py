@@ -9,10 +9,9 @@ from typing import Any
 from mtf_hetero import data
 from mtf_hetero._support import loading, schema
 from mtf_hetero._support.files import write_text
-from mtf_hetero.cli.train.config import MOST_WHOLE, PLACED, Config, value_type
+from mtf_hetero.cli.train.config import FIELDS, MOST_WHOLE, PLACED, Config, value_type
 
 NAME = "config.yaml"  # in a model directory
-_FIELDS = {field.name: field for field in dataclasses.fields(Config)}
 _KINDS: dict[type, schema.Kind] = {
     bool: schema.Flag(),
     float: schema.Number(of_text=True),
@@ -29,7 +28,7 @@ def _kind_in_file(field: dataclasses.Field) -> schema.Kind:
     return schema.Maybe(kind) if field.default is None else kind
 
 
-SCHEMA = schema.Record({name: _kind_in_file(field) for name, field in _FIELDS.items()}, _FIELDS, noun="flag")
+SCHEMA = schema.Record({name: _kind_in_file(field) for name, field in FIELDS.items()}, FIELDS, noun="flag")
 _PATHS = {  # fields that may be a path -> whether a value is a path
     "data_dir": lambda value: True,
     "initial_weights": lambda value: True,
@@ -52,16 +51,11 @@ def load(path: str) -> dict[str, Any]:
     """
     try:
         content = loading.load(os.path.expanduser(path), yaml_for="train")
-        values = {} if content is None else SCHEMA.read(content)
-        for name, value in values.items():
-            parse = _FIELDS[name].metadata["parse"]
-            if value is not None and parse is not None:
-                values[name] = parse(value)
+        return {} if content is None else SCHEMA.read(content)
     except ValueError as error:
         raise ValueError(
             f"--config is {path!r}, which cannot be read: {error}; correct it, or name another file"
         ) from error
-    return values
 
 
 def check_resumed(model_dir: str, given: Collection[str]) -> None:
@@ -74,13 +68,9 @@ def check_resumed(model_dir: str, given: Collection[str]) -> None:
 
 
 def load_resumed(model_dir: str, given: Collection[str]) -> dict[str, Any]:
-    """Return the values of MODEL_DIR/config.yaml for the flags that are not given; {}: there is no such file.
+    """Return the values of MODEL_DIR/config.yaml for the flags that are not `given`; {}: there is no such file.
 
     Flags of devices and layouts fit each other: if one of them is given, the file gives none of them.
-
-    Args:
-      model_dir: the directory of the run; "": it has none.
-      given: names of the flags on the command line.
 
     Raises:
       ValueError: one line with the fault.
@@ -96,7 +86,7 @@ def describe_resumed(model_dir: str, values: Mapping[str, object]) -> str:
     """Return a line with the values of `load_resumed` that are no defaults; "": there are none."""
     flags = []
     for name, value in values.items():
-        if value != _FIELDS[name].default:
+        if value != FIELDS[name].default:
             text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
             flags.append(f"--{name}" if value is True else f"--{name}={text}")
     return f"from {os.path.join(model_dir, NAME)}: {' '.join(flags)}\n" if flags else ""
@@ -112,7 +102,7 @@ def save(config: Config, model_dir: str) -> None:
     """
     path = os.path.join(model_dir, NAME)
     lines = [_HEAD.format(path=path)]
-    for name in _FIELDS:
+    for name in FIELDS:
         if name != "model_dir":
             lines.append(f"{name}: {json.dumps(full_path(config, name), ensure_ascii=False)}\n")
     write_text(path, "".join(lines))  # JSON values are valid YAML

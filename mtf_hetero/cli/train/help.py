@@ -1,12 +1,10 @@
 """The help of the training program: its flags in groups, and the next commands, in 80 columns. No TensorFlow."""
 
-import argparse
 import dataclasses
 import textwrap
 import types
-from typing import Any
 
-from mtf_hetero.cli.train.config import Config, value_type
+from mtf_hetero.cli.train.config import FIELDS, value_type
 
 GROUPS = types.MappingProxyType(  # title -> fields of Config, in the order of the help
     {
@@ -34,7 +32,7 @@ CONFIG_HELP = (
     "A YAML file of flags, one per line, such as batch_size: 25. Flags on the command line win. Each run leaves such a "
     "file as MODEL_DIR/config.yaml."
 )
-_WIDTH, _INDENT = 80, 24
+_WIDTH, _INDENT = 80, 24 * " "  # columns; argparse begins the texts of the other programs there too
 _METAVARS = {float: "NUMBER", int: "N", str: "TEXT", tuple: "A,B,..."}
 _NEXT = """\
 A flag that is on can be turned off: --noaugment. --helpfull lists the flags of
@@ -56,55 +54,27 @@ exit codes:
 """
 
 
-class _Formatter(argparse.RawDescriptionHelpFormatter):
-    """Writes --name=VALUE like the documentation, and breaks no line within mtf-hetero."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, width=_WIDTH, max_help_position=_INDENT)
-
-    def _format_action_invocation(self, action: argparse.Action) -> str:
-        return "=".join([*action.option_strings, *([] if action.nargs == 0 else [str(action.metavar)])])
-
-    def _split_lines(self, text: str, width: int) -> list[str]:
-        return textwrap.wrap(text, width, break_on_hyphens=False)
-
-
 def text(description: str, program: str) -> str:
-    """Return the help.
-
-    Args:
-      description: of the program.
-      program: its name, "mtf-hetero train".
-    """
-    parser = argparse.ArgumentParser(
-        prog=program,
-        usage="%(prog)s [--FLAG=VALUE ...]",
-        description=description,
-        epilog=_NEXT.format(program=program.removesuffix(" train") if program.endswith(" train") else "mtf-hetero"),
-        add_help=False,
-        formatter_class=_Formatter,
-    )
-    fields = {field.name: field for field in dataclasses.fields(Config)}
+    """Return the help."""
+    parts = [f"usage: {program} [--FLAG=VALUE ...]", description.strip()]
     for title, names in GROUPS.items():
-        group = parser.add_argument_group(title)
-        if title == "output":
-            group.add_argument("--config", metavar="FILE", help=_escaped(CONFIG_HELP))
-        for name in names:
-            if name in fields:
-                _add(group, fields.pop(name))
-    rest = parser.add_argument_group("other")  # argparse omits a group without a flag
-    for field in fields.values():
-        _add(rest, field)
-    return parser.format_help()
+        entries = [_entry("--config=FILE", CONFIG_HELP)] if title == "output" else []
+        parts.append("\n".join([f"{title}:", *entries, *(_describe(FIELDS[name]) for name in names)]))
+    base = program.removesuffix(" train") if program.endswith(" train") else "mtf-hetero"
+    return "\n\n".join([*parts, _NEXT.format(program=base)])
 
 
-def _add(group: argparse._ArgumentGroup, field: dataclasses.Field) -> None:
-    """Add the flag of a field, with its default."""
-    kind, default = value_type(field), field.default
-    shown = "" if default in (None, False, ()) else f" (default: {default})"
-    options: dict[str, Any] = {"action": "store_true"} if kind is bool else {"metavar": _METAVARS[kind]}
-    group.add_argument(f"--{field.name}", help=_escaped(f"{field.metadata['help']}{shown}"), **options)
+def _describe(field: dataclasses.Field) -> str:
+    """Return the lines of a field's flag, with its default."""
+    kind = value_type(field)
+    shown = "" if field.default in (None, False, ()) else f" (default: {field.default})"
+    flag = f"--{field.name}" if kind is bool else f"--{field.name}={_METAVARS[kind]}"
+    return _entry(flag, f"{field.metadata['help']}{shown}")
 
 
-def _escaped(text: str) -> str:
-    return text.replace("%", "%%")
+def _entry(flag: str, help_text: str) -> str:
+    """Return the lines of a flag; a long flag has a line of its own."""
+    lines = textwrap.wrap(help_text, _WIDTH - len(_INDENT), break_on_hyphens=False)
+    begin = f"  {flag}".ljust(len(_INDENT))
+    first = f"{begin}{lines.pop(0)}" if begin.endswith("  ") else begin.rstrip()
+    return "\n".join([first, *(f"{_INDENT}{line}" for line in lines)])

@@ -9,7 +9,7 @@ from mtf_hetero.cli.train import config_file
 from mtf_hetero.cli.train.run import Draft
 from mtf_hetero.models.registry import is_keras
 
-_SHOWN = 4
+_SHOWN = 4  # variables that a note names; a network has hundreds
 
 
 def with_weights(draft: Draft) -> Draft:

@@ -1,19 +1,14 @@
 """The input of a run: images or volumes. Each processor reads only its own slices if possible."""
 
-import dataclasses
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
-
-import numpy as np
 
 from mtf_hetero import data
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero.cli.train import program as network
 from mtf_hetero.cli.train.config import Config
 from mtf_hetero.cli.train.recorded import Record
-from mtf_hetero.data.listing import join_names
-from mtf_hetero.data.source import TEST
 from mtf_hetero.layout import Layout
 from mtf_hetero.models.registry import Model
 
@@ -60,7 +55,7 @@ def load(config: Config, model: Model, record: Record | None = None) -> Dataset:
     if config.batch_size > dataset.train_size:
         raise ValueError(
             f"--batch_size is {config.batch_size}, but {config.dataset} has {dataset.train_size} training "
-            f"{unit(dataset)}; give a smaller one"
+            f"{dataset.unit}; give a smaller one"
         )
     return dataset
 
@@ -82,77 +77,21 @@ def _load_images(config: Config, record: Record | None) -> data.Dataset:
     return dataset
 
 
-def as_stored(dataset: Dataset) -> Dataset:
-    """Return the same data with stored numbers: images and volumes are not normalised."""
-    channels = dataset.image_shape[-1]
-    if isinstance(dataset, data.Volumes):
-        manifest = dataclasses.replace(dataset.manifest, mean=(0.0,) * channels, deviation=(1.0,) * channels)
-        return dataclasses.replace(dataset, manifest=manifest)
-    return dataclasses.replace(dataset, known_statistics=((0.0,) * channels, (1 / 255,) * channels))
-
-
-def statistics_as_stored(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mean and the deviation of each channel that normalise stored numbers."""
-    if isinstance(dataset, data.Volumes):
-        return np.array(dataset.manifest.mean), np.array(dataset.manifest.deviation)
-    mean, deviation = dataset.statistics
-    return 255 * mean, 255 * deviation
-
-
-def unit(dataset: Dataset) -> str:
-    """Return the name of the examples, "images" or "volumes"."""
-    return "volumes" if isinstance(dataset, data.Volumes) else "images"
-
-
-def test_names(dataset: Dataset) -> Sequence[str]:
-    """Return the names of the files of the test set; none: no files."""
-    return dataset.source(TEST).names if isinstance(dataset, data.Dataset) else ()
-
-
-def notes(dataset: Dataset) -> tuple[str, ...]:
-    """Return lines about the data, for the user."""
-    return dataset.notes if isinstance(dataset, data.Dataset) else ()
-
-
-def describe(dataset: Dataset) -> str:
-    """Return the name and the size of the data."""
-    name = dataset.directory if isinstance(dataset, data.Volumes) else dataset.name
-    text = (
-        f"{name}: {dataset.train_size:,} training and {dataset.test_size:,} test {unit(dataset)} of "
-        f"{' x '.join(map(str, dataset.image_shape))}"
-    )
-    if isinstance(dataset, data.Volumes):
-        return f"{text}, simulated" if dataset.is_simulated else text
-    if not dataset.digest:
-        return text
-    return f"{text}, {dataset.classes} classes: {join_names(dataset.class_names)}"
-
-
 def for_training(
     dataset: Dataset, config: Config, layout: Layout, batch: Sequence[int], devices: Sequence[str]
 ) -> Batches:
     """Return training batches, from the batch of the global step on.
 
-    Args:
-      dataset: the data.
-      config: the options of reading.
-      layout: of the tensors on the mesh.
-      batch: sizes of the dimensions of the batch.
-      devices: one per processor.
-
     Returns:
       A tf.data.Dataset of batches, or (features, labels) with a slice for each processor.
     """
-    augment: data.Augmentation | bool | None = config.augment
-    if isinstance(dataset, data.Dataset):
-        augment = data.Augmentation() if config.augment else None
     make = functools.partial(
         dataset.train_input_fn,
         config.batch_size,
         config.train_epochs,
         config.seed,
         start_batch=tf.train.get_global_step().read_value(),  # in a new session too, after a worker is back
-        augment=augment,
+        augment=config.augment,
     )
     return _read_slices(make, dataset, layout, network.batch_shape(batch), devices)
 

@@ -5,25 +5,27 @@ import dataclasses
 import functools
 import os
 import tempfile
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from mtf_hetero import checkpoint as saver_lib
 from mtf_hetero import data, placement
-from mtf_hetero._compat import mtf, tf
+from mtf_hetero._compat import tf
 from mtf_hetero._support import files
-from mtf_hetero.cli.train import initial, inputs, meshes, recorded
-from mtf_hetero.cli.train import program as network
-from mtf_hetero.cli.train.config import Config
-from mtf_hetero.cli.train.run import Draft, Run, build_step, check_steps
+from mtf_hetero.cli.train import initial, inputs, recorded
+from mtf_hetero.cli.train.config import SPATIAL, Config
+from mtf_hetero.cli.train.program import IMAGE, Program, computing_in
+from mtf_hetero.cli.train.run import Draft, Run, check_steps, make_optimizer, total_steps
 from mtf_hetero.cli.train.tasks import Task
 from mtf_hetero.cluster import Cluster, LocalCluster, WorkerClaim
 from mtf_hetero.cluster.members import Members
 from mtf_hetero.cost import devices_file
 from mtf_hetero.cost.machines import Machines
+from mtf_hetero.layouts.hybrid import batch_sizes, member_sizes
 from mtf_hetero.models import named
 from mtf_hetero.models.registry import MODELS, Model, is_keras
 from mtf_hetero.placement import Request, placing
+from mtf_hetero.placement.request import HYBRID
 from mtf_hetero.planner import plan as plan_lib
 from mtf_hetero.planner.choice import Choice
 from mtf_hetero.planner.plan import Plan
@@ -125,25 +127,28 @@ def _draft(
     dataset = inputs.load(config, model, record) if dataset is None else dataset
     if training:
         check_steps(config, dataset)
-    meshes.check_axes(config, dataset.image_shape)
+    _check_axes(config, request, dataset)
     task = model.task.of(dataset)
     model = model.fitted(dataset.image_shape, *task.config.values())
-    dataset = inputs.as_stored(dataset) if model.normalises else dataset
+    dataset = dataset.as_stored() if model.normalises else dataset
     members = _members(config, stack)
-    if absent:
+    if absent:  # logical CPUs stand for devices that need not be here
         cluster, notes = Cluster.local([f"cpu:{number}" for number in range(len(absent))]), ()
     else:
         cluster, notes = _cluster(request, stack, members, claims=training and not config.dry_run)
     request.memory_bytes(cluster.devices)
+    program = _program(cluster, request, config, model, dataset, task)
+    with tf.Graph().as_default():
+        graph = program.build_blank(config.batch_size, training=training).graph
     return Draft(
         config=config,
         request=request,
         model=model,
         dataset=dataset,
-        task=task,
+        program=program,
         cluster=cluster,
-        **_build_on(cluster, request, config, model, dataset, task, build_step if training else _build_test),
-        notes=(*model.notes, *inputs.notes(dataset), *notes),
+        graph=graph,
+        notes=(*model.notes, *dataset.notes, *notes),
         machines=machines,
         absent=absent,
         members=members,
@@ -170,20 +175,16 @@ def place(draft: Draft) -> Run:
 
 
 def place_without(run: Run, lost: Collection[int]) -> Run:
-    """Place a run on the devices that remain after a loss of workers.
+    """Place a run on the devices that remain after a loss of workers, which are named by their indices.
 
     Measured devices are not measured again.
-
-    Args:
-      run: in its old place.
-      lost: indices of the lost workers.
 
     Raises:
       ValueError: no device is left, or no layout fits the rest.
       NotImplementedError: as in `place`.
     """
     kept, cluster, machines = placing.leave_out(run.cluster, _machines(run), lost)
-    return _place_again(run, run.config.only(kept), cluster, machines)
+    return _place_again(run, run.request.only(kept), cluster, machines)
 
 
 def place_with(run: Run, lost: Collection[int], new: Collection[str]) -> Run:
@@ -203,7 +204,7 @@ def place_with(run: Run, lost: Collection[int], new: Collection[str]) -> Run:
     _, cluster, _ = placing.leave_out(run.cluster, _machines(run), lost)
     cluster = cluster.with_members((*cluster.workers_in_use.values(), *new))
     with WorkerClaim(cluster.workers_in_use):
-        return _place_again(run, run.config.with_more(), cluster, None)
+        return _place_again(run, run.request.with_more(), cluster, None)
 
 
 def _machines(run: Run) -> Machines | None:
@@ -211,13 +212,12 @@ def _machines(run: Run) -> Machines | None:
     return run.machines if run.placed.choice is None else run.placed.choice.machines
 
 
-def _place_again(run: Run, config: Config, cluster: Cluster, machines: Machines | None) -> Run:
-    request = placement.load(config.request)
-    changes = _build_on(cluster, request, config, run.model, run.dataset, run.task, build_step)
-    changes |= {"config": config, "request": request, "machines": machines, "cluster": cluster}
-    run = dataclasses.replace(run, placement=None, **changes)
-    placed = placement.place(request, cluster, run.build_graph, graph=run.graph, machines=machines)
-    return dataclasses.replace(run, placement=placed, cluster=placed.cluster)
+def _place_again(run: Run, request: Request, cluster: Cluster, machines: Machines | None) -> Run:
+    program = _program(cluster, request, run.config, run.model, run.dataset, run.task)
+    run = dataclasses.replace(run, request=request, program=program, machines=machines, placement=None)
+    with tf.Graph().as_default():
+        run = dataclasses.replace(run, graph=run.build_graph())
+    return run.at(placement.place(request, cluster, run.build_graph, graph=run.graph, machines=machines))
 
 
 def _find_placement(draft: Draft) -> placement.Placement:
@@ -265,6 +265,17 @@ def _simulated(path: str, planned: Plan | None) -> Machines:
     return machines.by_name(planned.devices)
 
 
+def _check_axes(config: Config, request: Request, dataset: inputs.Dataset) -> None:
+    """Raise ValueError if --layout=spatial has a mesh axis with the name of a dimension that the images lack."""
+    own = IMAGE[-len(dataset.image_shape) : -1]
+    for axis, _ in request.axes if request.layout == SPATIAL else ():
+        if axis in IMAGE[:-1] and axis not in own:
+            raise ValueError(
+                f"{request.quote('mesh_shape')} and --layout {SPATIAL!r}, but the {dataset.unit} of {config.dataset} "
+                f"have no {axis} to split; name the axis {' or '.join(own)}"
+            )
+
+
 def _check_parts(config: Config, model: Model) -> None:
     """Raise ValueError if a flag names a part that the model lacks."""
     for name, wanted, known in (
@@ -294,37 +305,23 @@ def _save_plan(choice: Choice, model_dir: str) -> list[str]:
     return [f"the plan is {path}, for --layout; the devices are {devices}, for mtf-hetero plan --simulate"]
 
 
-def _build_on(
-    cluster: Cluster,
-    request: Request,
-    config: Config,
-    model: Model,
-    dataset: inputs.Dataset,
-    task: Task,
-    build_graph: Callable[..., network.Built],
-) -> dict[str, Any]:
-    """Return the fields of a Draft that its devices decide: the batch, the model's complete builder, and the graph."""
-    batch, rounds = meshes.divide_batch(config, placing.requested_mesh(request, cluster.devices))
-    changes: dict[str, object] = dict(task.config)
-    if rounds is not None:
-        changes["dense_rounds"] = rounds
+def _program(
+    cluster: Cluster, request: Request, config: Config, model: Model, dataset: inputs.Dataset, task: Task
+) -> Program:
+    """Return the program whose batch fits the mesh of the devices."""
+    empty = placing.requested_mesh(request, cluster.devices)
+    batch, changes = (config.batch_size,), dict[str, object](task.config)
+    if request.layout == HYBRID:
+        about = empty.mesh_shape, dict(empty.shares)
+        batch = batch_sizes(config.batch_size, *about)
+        if config.dense_rounds:
+            changes["dense_rounds"] = member_sizes(batch, *about)
     if config.recompute:
         changes["recompute"] = config.recompute
     build = functools.partial(model.build, **changes)
     if config.compute_dtype is not None:
-        build = network.computing_in(config.compute_dtype, build)
-    with tf.Graph().as_default():
-        graph = build_graph(config, dataset, task, batch, build).graph
-    return {"batch": batch, "build": build, "graph": graph}
-
-
-def _build_test(
-    config: Config, dataset: inputs.Dataset, task: Task, batch: tuple[int, ...], build: Callable[..., mtf.Tensor]
-) -> network.Built:
-    """Build a test without images in the default graph."""
-    image, label = network.blank(task, dataset.image_shape, config.batch_size)
-    features = {"image": image, "weight": tf.ones([config.batch_size])}
-    return network.build_test(features, label, build=build, task=task, batch=batch)
+        build = computing_in(config.compute_dtype, build)
+    return Program(build, make_optimizer(config, total_steps(config, dataset)), task, batch, dataset.image_shape)
 
 
 def _members(config: Config, stack: contextlib.ExitStack) -> Members | None:

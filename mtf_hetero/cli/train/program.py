@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -152,21 +152,6 @@ class _Importer:
         return mtf.import_tf_tensor(self.mesh, whole, shape)
 
 
-def _build_outputs(
-    image: Given,
-    build: Callable[..., mtf.Tensor],
-    *,
-    training: bool,
-    batch: Sequence[int] | None,
-    image_shape: Sequence[int] | None,
-) -> tuple[Built, _Importer]:
-    graph = mtf.Graph()
-    mesh = mtf.Mesh(graph, "mesh")
-    importer = _Importer.of(mesh, image, batch, image_shape)
-    images = importer(image, list(importer.image))
-    return Built(graph, mesh, build(images, training=training)), importer
-
-
 def computing_in(dtype: str, build: Callable[..., mtf.Tensor]) -> Callable[..., mtf.Tensor]:
     """Return a function that builds a network in another type, between images and outputs of their type."""
 
@@ -176,95 +161,12 @@ def computing_in(dtype: str, build: Callable[..., mtf.Tensor]) -> Callable[..., 
     return build_in_dtype
 
 
-def build_training(
-    image: Given,
-    label: Given,
-    *,
-    build: Callable[..., mtf.Tensor],
-    optimizer: Optimizer,
-    task: Task = _CLASSES,
-    batch: Sequence[int] | None = None,
-    image_shape: Sequence[int] | None = None,
-) -> Built:
-    """Build the model, the mean loss of the batch, its gradients and one step of the optimizer.
-
-    The step updates the averages of batch norms too.
-
-    Args:
-      image: tf.Tensor [batch, height, width, channels] or [batch, depth, height, width, channels], or a tuple of slices
-        [*batch, ...], one per processor.
-      label: tf.Tensor [batch, ...] in the form of the task, or a tuple of slices [*batch, ...].
-      build: returns the task's outputs from such an mtf.Tensor of images, with `training=True`.
-      optimizer: the optimizer.
-      task: the prediction for each example.
-      batch: sizes of the dimensions of the complete batch; None: one dimension, and no slices.
-      image_shape: sizes of the other dimensions of the complete images; None: the sizes of `image`.
-    """
-    built, importer = _build_outputs(image, build, training=True, batch=batch, image_shape=image_shape)
-    labels = importer(label, task.label_names(list(importer.image)[:-1]))
-    loss = mtf.reduce_mean(task.losses(built.outputs, labels))
-    variables = built.graph.trainable_variables
-    gradients = mtf.gradients([loss], [v.outputs[0] for v in variables])
-    with tf.variable_creator_scope(create_master):  # slots of momentum in a third of their time
-        updates = optimizer.make(built.mesh).apply_grads(gradients, variables)
-    updates += mtf_hetero.layers.batch_norm_updates(built.graph)
-    return dataclasses.replace(built, labels=labels, loss=loss, updates=tuple(updates))
-
-
-def build_test(
-    features: Mapping[str, Given],
-    label: Given,
-    *,
-    build: Callable[..., mtf.Tensor],
-    task: Task,
-    batch: Sequence[int] | None = None,
-    image_shape: Sequence[int] | None = None,
-) -> Built:
-    """Build the model and the task's sums over the batch.
-
-    Args:
-      features: {"image": as in `build_training`, "weight": tf.Tensor [batch], or a tuple of slices [*batch]}.
-      label: as in `build_training`.
-      build: from an mtf.Tensor of images to outputs.
-      task: what is predicted for each example.
-      batch: as in `build_training`.
-      image_shape: as in `build_training`.
-    """
-    built, importer = _build_outputs(features["image"], build, training=False, batch=batch, image_shape=image_shape)
-    labels = importer(label, task.label_names(list(importer.image)[:-1]))
-    weights = mtf.cast(importer(features["weight"]), built.outputs.dtype)
-    return dataclasses.replace(built, sums=task.sums(built.outputs, labels, weights))
-
-
 def lower(built: Built, layout: Layout, devices: Sequence[str], wire_dtype: str | None = None) -> mtf_hetero.Lowering:
     """Lower a graph to TensorFlow on the processors of a layout."""
     layout = names.keep(layout, dimension_sizes(built.graph.operations))
     sent = None if wire_dtype is None else tf.as_dtype(wire_dtype)
     mesh_impl = mtf_hetero.UnevenMeshImpl.from_layout(layout, devices, sent)
     return mtf_hetero.Lowering(built.graph, {built.mesh: mesh_impl})
-
-
-def build_outputs(
-    image: Given,
-    build: Callable[..., mtf.Tensor],
-    layout: Layout,
-    devices: Sequence[str],
-    batch: Sequence[int] | None = None,
-    image_shape: Sequence[int] | None = None,
-) -> tf.Tensor:
-    """Return the lowered outputs of a network for a batch: tf.Tensor [examples, ...].
-
-    Args:
-      image: as in `build_training`.
-      build: from an mtf.Tensor of images to outputs.
-      layout: how the tensors lie on the mesh.
-      devices: one per processor.
-      batch: as in `build_training`.
-      image_shape: as in `build_training`.
-    """
-    built, importer = _build_outputs(image, build, training=False, batch=batch, image_shape=image_shape)
-    outputs = lower(built, layout, devices).export_to_tf_tensor(built.outputs)
-    return tf.reshape(outputs, [-1, *outputs.shape.as_list()[len(importer.batch) :]])
 
 
 def _over_all_batches(sums: Mapping[str, tf.Tensor], inputs: object) -> tuple[dict[str, tf.Tensor], tf.Operation]:
@@ -289,64 +191,117 @@ def _over_all_batches(sums: Mapping[str, tf.Tensor], inputs: object) -> tuple[di
     return {name: total.read_value() for name, total in totals.items()}, tf.group(*added)
 
 
-def model_fn(
-    features: Mapping[str, Given],
-    labels: Given,
-    mode: str,
-    *,
-    build: Callable[..., mtf.Tensor],
-    optimizer: Optimizer,
-    task: Task,
-    layout: Layout,
-    devices: Sequence[str],
-    batch: Sequence[int],
-    image_shape: Sequence[int] | None = None,
-    wire_dtype: str | None = None,
-    initial: Mapping[str, np.ndarray] | None = None,
-    check: "FirstStep | None" = None,
-) -> EstimatorSpec:
-    """Build the EstimatorSpec for mtf_hetero.Estimator, with keyword arguments bound before.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Program:
+    """A network with its task, of which the graphs of a training, a test and predictions are built.
 
-    In a test the outputs stay on the mesh, and only the task's sums leave it.
+    Images and labels are tf.Tensors [batch, ...], or tuples of slices [*batch, ...], one per processor.
 
     Args:
-      features: {"image": [batch, ...], "weight": [batch]}; each may be a tuple of slices [*batch, ...], one per
-        processor.
-      labels: [batch, ...] in the form of the task, or a tuple of slices too.
-      mode: one of mtf_hetero.estimator.ModeKeys.
       build: returns the task's outputs from an mtf.Tensor of images, and `training`.
-      optimizer: the optimizer.
-      task: what is predicted for each example.
-      layout: how the tensors lie on the mesh.
-      devices: one per processor.
-      batch: sizes of the dimensions of a complete batch.
-      image_shape: sizes of the other dimensions of complete images; None: the sizes of the features.
-      wire_dtype: as in mtf_hetero.UnevenMeshImpl, for training; the counts of a test exceed half precision.
-      initial: {variable: array}, initial values; other variables start with the network's own.
-      check: makes hooks of training that compare its first step; None: nothing is compared.
+      optimizer: of a training.
+      task: the prediction for each example.
+      batch: sizes of the dimensions of a complete batch; None: one dimension, and no slices.
+      image_shape: sizes of the other dimensions of complete images; None: those of the images that are given.
     """
-    sizes: Any = {"batch": batch, "image_shape": image_shape}
-    if mode == ModeKeys.TRAIN:
-        built = build_training(features["image"], labels, build=build, optimizer=optimizer, task=task, **sizes)
-        assert built.labels is not None and built.loss is not None
-        accuracy = task.training_accuracy(built.outputs, built.labels)
-        lowering = lower(built, layout, devices, wire_dtype)
-        if accuracy is not None:
-            add_scalar_summary("accuracy", lowering.export_to_tf_tensor(accuracy))
-        rate = optimizer.rate()
-        add_scalar_summary("learning_rate", rate)
-        with tf.control_dependencies([rate, *(lowering.lowered_operation(op) for op in built.updates)]):
-            train_op = tf.assign_add(tf.train.get_global_step(), 1).op  # last: the optimizer reads the step
-        scaffold = None if not initial else tf.train.Scaffold(init_feed_dict=initial_value_feed(initial))
-        loss = lowering.export_to_tf_tensor(built.loss)
-        hooks = [] if check is None else check(built.graph, lowering, devices)
-        return EstimatorSpec(mode, loss=loss, train_op=train_op, scaffold=scaffold, training_hooks=hooks)
-    if mode == ModeKeys.PREDICT:
-        outputs = build_outputs(features["image"], build, layout, devices, **sizes)
-        return EstimatorSpec(mode, predictions=task.predictions(outputs))
-    built = build_test(features, labels, build=build, task=task, **sizes)
-    lowering = lower(built, layout, devices)
-    sums = {name: lowering.export_to_tf_tensor(value) for name, value in built.sums.items()}
-    totals, update = _over_all_batches(sums, (features, labels))
-    metrics = {name: (value, update) for name, value in task.metrics(totals).items()}
-    return EstimatorSpec(mode, loss=sums[LOSS] / sums[EXAMPLES], eval_metric_ops=metrics)
+
+    build: Callable[..., mtf.Tensor]
+    optimizer: Optimizer
+    task: Task = _CLASSES
+    batch: Sequence[int] | None = None
+    image_shape: Sequence[int] | None = None
+
+    def _build_outputs(self, image: Given, *, training: bool) -> tuple[Built, _Importer]:
+        graph = mtf.Graph()
+        mesh = mtf.Mesh(graph, "mesh")
+        importer = _Importer.of(mesh, image, self.batch, self.image_shape)
+        images = importer(image, list(importer.image))
+        return Built(graph, mesh, self.build(images, training=training)), importer
+
+    def build_training(self, image: Given, label: Given) -> Built:
+        """Build the model, the mean loss of the batch, its gradients and one step of the optimizer.
+
+        The step updates the averages of batch norms too.
+        """
+        built, importer = self._build_outputs(image, training=True)
+        labels = importer(label, self.task.label_names(list(importer.image)[:-1]))
+        loss = mtf.reduce_mean(self.task.losses(built.outputs, labels))
+        variables = built.graph.trainable_variables
+        gradients = mtf.gradients([loss], [v.outputs[0] for v in variables])
+        with tf.variable_creator_scope(create_master):  # slots of momentum in a third of their time
+            updates = self.optimizer.make(built.mesh).apply_grads(gradients, variables)
+        updates += mtf_hetero.layers.batch_norm_updates(built.graph)
+        return dataclasses.replace(built, labels=labels, loss=loss, updates=tuple(updates))
+
+    def build_test(self, features: Mapping[str, Given], label: Given) -> Built:
+        """Build the model and the task's sums over the batch, of the features "image" and "weight", [batch]."""
+        built, importer = self._build_outputs(features["image"], training=False)
+        labels = importer(label, self.task.label_names(list(importer.image)[:-1]))
+        weights = mtf.cast(importer(features["weight"]), built.outputs.dtype)
+        return dataclasses.replace(built, sums=self.task.sums(built.outputs, labels, weights))
+
+    def build_blank(self, batch_size: int, *, training: bool = True) -> Built:
+        """Build a training step, or a test, of blank images of `image_shape` in TensorFlow's default graph."""
+        assert self.image_shape is not None
+        image, label = blank(self.task, self.image_shape, batch_size)
+        if not training:
+            return self.build_test({"image": image, "weight": tf.ones([batch_size])}, label)
+        tf.train.create_global_step()
+        return self.build_training(image, label)
+
+    def lower_outputs(self, image: Given, layout: Layout, devices: Sequence[str]) -> tf.Tensor:
+        """Return the lowered outputs of the network for a batch: tf.Tensor [examples, ...]."""
+        built, importer = self._build_outputs(image, training=False)
+        outputs = lower(built, layout, devices).export_to_tf_tensor(built.outputs)
+        return tf.reshape(outputs, [-1, *outputs.shape.as_list()[len(importer.batch) :]])
+
+    def model_fn(
+        self,
+        features: Mapping[str, Given],
+        labels: Given,
+        mode: str,
+        *,
+        layout: Layout,
+        devices: Sequence[str],
+        wire_dtype: str | None = None,
+        initial: Mapping[str, np.ndarray] | None = None,
+        check: "FirstStep | None" = None,
+    ) -> EstimatorSpec:
+        """Build the EstimatorSpec for mtf_hetero.Estimator, with keyword arguments bound before.
+
+        In a test the outputs stay on the mesh, and only the task's sums leave it.
+
+        Args:
+          features: {"image": [batch, ...], "weight": [batch]}, or their slices.
+          labels: [batch, ...] in the form of the task, or their slices.
+          mode: one of mtf_hetero.estimator.ModeKeys.
+          layout: how the tensors lie on the mesh.
+          devices: one per processor.
+          wire_dtype: as in mtf_hetero.UnevenMeshImpl, for training; the counts of a test exceed half precision.
+          initial: {variable: array}, initial values; other variables start with the network's own.
+          check: makes hooks of training that compare its first step; None: nothing is compared.
+        """
+        if mode == ModeKeys.TRAIN:
+            built = self.build_training(features["image"], labels)
+            assert built.labels is not None and built.loss is not None
+            accuracy = self.task.training_accuracy(built.outputs, built.labels)
+            lowering = lower(built, layout, devices, wire_dtype)
+            if accuracy is not None:
+                add_scalar_summary("accuracy", lowering.export_to_tf_tensor(accuracy))
+            rate = self.optimizer.rate()
+            add_scalar_summary("learning_rate", rate)
+            with tf.control_dependencies([rate, *(lowering.lowered_operation(op) for op in built.updates)]):
+                train_op = tf.assign_add(tf.train.get_global_step(), 1).op  # last: the optimizer reads the step
+            scaffold = None if not initial else tf.train.Scaffold(init_feed_dict=initial_value_feed(initial))
+            loss = lowering.export_to_tf_tensor(built.loss)
+            hooks = [] if check is None else check(built.graph, lowering, devices)
+            return EstimatorSpec(mode, loss=loss, train_op=train_op, scaffold=scaffold, training_hooks=hooks)
+        if mode == ModeKeys.PREDICT:
+            outputs = self.lower_outputs(features["image"], layout, devices)
+            return EstimatorSpec(mode, predictions=self.task.predictions(outputs))
+        built = self.build_test(features, labels)
+        lowering = lower(built, layout, devices)
+        sums = {name: lowering.export_to_tf_tensor(value) for name, value in built.sums.items()}
+        totals, update = _over_all_batches(sums, (features, labels))
+        metrics = {name: (value, update) for name, value in self.task.metrics(totals).items()}
+        return EstimatorSpec(mode, loss=sums[LOSS] / sums[EXAMPLES], eval_metric_ops=metrics)

@@ -20,7 +20,7 @@ from mtf_hetero.cli.train.config import Config
 from mtf_hetero.models.registry import Model, is_keras
 
 NAME, MODEL = "network.json", "model.keras"
-_FORMAT = 1
+_FORMAT = 1  # a later version reads this file, or refuses it by this number
 _FILE = schema.Record(
     {
         "format": schema.Number(integer=True, least=_FORMAT, most=_FORMAT),
@@ -48,14 +48,7 @@ _IMAGES = schema.Record(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Record:
-    """The record of a run.
-
-    Args:
-      directory: of the run.
-      model: the name of the model.
-      dataset: the name of the set.
-      images: the facts that `save` writes about images or volumes.
-    """
+    """The record of a run."""
 
     directory: str
     model: str
@@ -109,12 +102,6 @@ def _no_images(split: str) -> NoReturn:
 
 def save(config: Config, model: Model, dataset: data.Dataset | data.Volumes, directory: str) -> None:
     """Write the record of a run, which replaces an earlier one.
-
-    Args:
-      config: of the run.
-      model: its model.
-      dataset: its data.
-      directory: of the run.
 
     Raises:
       OSError: it cannot be written.

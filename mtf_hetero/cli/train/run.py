@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support import tables
-from mtf_hetero.cli.train import inputs, meshes
+from mtf_hetero.cli.train import inputs
 from mtf_hetero.cli.train import program as network
 from mtf_hetero.cli.train.config import Config, parse_eval_every
 from mtf_hetero.cli.train.tasks import Task
@@ -35,7 +35,7 @@ from mtf_hetero.training.changes import Split
 if TYPE_CHECKING:
     from mtf_hetero.keras.first_step import FirstStep
 
-LOST = 1
+LOST = 1  # the exit code: the loss is no number, the disk is full, or the first step is not that of Keras
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -47,10 +47,8 @@ class Draft:
       request: the loaded request for a placement.
       model: the model.
       dataset: the data.
-      task: the model's prediction for the data.
+      program: of the model, its task and its batch.
       cluster: the devices.
-      batch: sizes of the dimensions of the batch.
-      build: returns outputs from an mtf.Tensor of images, and `training`.
       graph: the step, or a test without training; its dimensions are read.
       notes: lines for the user, about workers and measurements.
       machines: figures of the simulated devices in a dry run; None: no step is predicted.
@@ -66,10 +64,8 @@ class Draft:
     request: Request
     model: Model
     dataset: inputs.Dataset
-    task: Task
+    program: network.Program
     cluster: Cluster
-    batch: tuple[int, ...]
-    build: Callable[..., mtf.Tensor]
     graph: mtf.Graph
     notes: tuple[str, ...]
     machines: Machines | None = None
@@ -79,6 +75,17 @@ class Draft:
     members: Members | None = None
     placement: Placement | None = None
     check: "FirstStep | None" = None
+
+    @property
+    def task(self) -> Task:
+        """The model's prediction for the data."""
+        return self.program.task
+
+    @property
+    def batch(self) -> Sequence[int]:
+        """Sizes of the dimensions of the batch."""
+        assert self.program.batch is not None
+        return self.program.batch
 
     @property
     def total_steps(self) -> int:
@@ -92,7 +99,7 @@ class Draft:
 
     def build_graph(self) -> mtf.Graph:
         """Build the training step without images in TensorFlow's default graph."""
-        return build_step(self.config, self.dataset, self.task, self.batch, self.build).graph
+        return self.program.build_blank(self.config.batch_size).graph
 
 
 class Run(Draft):
@@ -151,14 +158,9 @@ class Run(Draft):
             wait_for_workers=self.config.wait_seconds if self.trains else False,
         )
         model_fn = functools.partial(
-            network.model_fn,
-            build=self.build,
-            optimizer=make_optimizer(self.config, self.total_steps),
-            task=self.task,
+            self.program.model_fn,
             layout=self.layout,
             devices=self.devices,
-            batch=self.batch,
-            image_shape=self.dataset.image_shape,
             wire_dtype=self.config.wire_dtype,
             initial=None if self.model.initial is None else self.model.initial(),
             check=self.check,
@@ -176,11 +178,11 @@ class Run(Draft):
         names = self.absent or self.devices
         lines = [
             f"{self.config.model}: {sum(v.size for v in self.graph.trainable_variables):,} parameters",
-            ", ".join(filter(None, (inputs.describe(self.dataset), self.task.describe()))),
+            ", ".join(filter(None, (str(self.dataset), self.task.describe()))),
             *map(shorten, self.notes),
             shorten(f"mesh {self.layout.mesh_text} on {', '.join(names)}"),
         ]
-        rows = meshes.describe_splits(split_dims(self.graph, self.layout), self.layout)
+        rows = _describe_splits(split_dims(self.graph, self.layout), self.layout)
         return "\n".join([*lines, *tables.lines(rows, "<<", indent="  ")])
 
     def describe_dry_run(self) -> str:
@@ -201,15 +203,7 @@ class Run(Draft):
             if not isinstance(batches, tuple):
                 batches = tf.data.make_initializable_iterator(batches).get_next()
             features, labels = batches
-            built = network.build_training(
-                features["image"],
-                labels,
-                build=self.build,
-                optimizer=make_optimizer(self.config, self.total_steps),
-                task=self.task,
-                batch=self.batch,
-                image_shape=self.dataset.image_shape,
-            )
+            built = self.program.build_training(features["image"], labels)
             lowering = network.lower(built, self.layout, self.devices, self.config.wire_dtype)
             assert built.loss is not None
             fetches: list[tf.Tensor | tf.Operation] = [lowering.export_to_tf_tensor(built.loss)]
@@ -245,20 +239,19 @@ class Run(Draft):
         return self.estimator.evaluate(self.test_input, steps=steps, checkpoint_path=checkpoint_path)
 
 
-def build_step(
-    config: Config, dataset: inputs.Dataset, task: Task, batch: tuple[int, ...], build: Callable[..., mtf.Tensor]
-) -> network.Built:
-    """Build the training step without images in TensorFlow's default graph."""
-    tf.train.create_global_step()
-    image, label = network.blank(task, dataset.image_shape, config.batch_size)
-    return network.build_training(
-        image,
-        label,
-        build=build,
-        optimizer=make_optimizer(config, total_steps(config, dataset)),
-        task=task,
-        batch=batch,
-    )
+def _describe_splits(dims: Sequence[tuple[str, int]], layout: Layout) -> list[tuple[str, str]]:
+    """Describe the splits of dimensions, given as (name, size), as (name, description).
+
+    Each layer has its own name for a dimension of the images, "conv1/batch". Layers that split it like the images'
+    dimension of that size are described once, as "batch".
+    """
+    rows = []
+    for name, size in dims:
+        own = name.rpartition("/")[2]
+        alike = layout.axis_of(own) == layout.axis_of(name) and layout.split(own, size) == layout.split(name, size)
+        parts = ", ".join(str(part) for part in layout.split(name, size))
+        rows.append((own if alike else name, f"{size:6} over {layout.axis_name_of(name)}: {parts}"))
+    return list(dict.fromkeys(rows))
 
 
 def total_steps(config: Config, dataset: inputs.Dataset) -> int:
@@ -278,7 +271,7 @@ def check_steps(config: Config, dataset: inputs.Dataset) -> None:
         needed = -(-last * config.batch_size // dataset.train_size)
         raise ValueError(
             f"--max_steps is {last}, but there are {whole} steps in --train_epochs={config.train_epochs} of "
-            f"{dataset.train_size} {inputs.unit(dataset)} in batches of {config.batch_size}; give "
+            f"{dataset.train_size} {dataset.unit} in batches of {config.batch_size}; give "
             f"--train_epochs={needed}"
         )
     validations(config, dataset)
@@ -322,7 +315,7 @@ def validations(config: Config, dataset: inputs.Dataset) -> Validations:
         return Validations(range(0), int)
     if not dataset.test_size:
         raise ValueError(
-            f"--eval_every is {config.eval_every!r}, but {config.dataset} has no test {inputs.unit(dataset)}; remove it"
+            f"--eval_every is {config.eval_every!r}, but {config.dataset} has no test {dataset.unit}; remove it"
         )
     (every, is_of_epochs), last = parse_eval_every(config.eval_every), total_steps(config, dataset)
     step_at = functools.partial(steps_of_epochs, config, dataset) if is_of_epochs else int

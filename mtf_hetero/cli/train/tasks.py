@@ -78,12 +78,7 @@ class Task(abc.ABC):
         """
 
     def training_accuracy(self, outputs: mtf.Tensor, labels: mtf.Tensor) -> mtf.Tensor | None:
-        """Return the share of right predictions in a training batch; None if it is unknown or expensive.
-
-        Args:
-          outputs: mtf.Tensor of the network.
-          labels: mtf.Tensor [*batch, *label_names].
-        """
+        """Return the share of right predictions in a training batch; None if it is unknown or expensive."""
         return None
 
     @abc.abstractmethod
@@ -100,12 +95,7 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def report(self, metrics: Mapping[str, float], tested: str) -> str:
-        """Return lines for the user.
-
-        Args:
-          metrics: the values of `metrics`.
-          tested: the test examples, "100 volumes".
-        """
+        """Return lines for the user on the `metrics` of so many tested examples, "100 volumes"."""
 
     def describe(self) -> str:
         """Return the prediction's name for the line about the data, or ""."""

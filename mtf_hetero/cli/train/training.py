@@ -10,7 +10,7 @@ from mtf_hetero import checkpoint as saver_lib
 from mtf_hetero import data
 from mtf_hetero._compat import tf
 from mtf_hetero._support import command_line, extras, logs
-from mtf_hetero.cli.train import best, config_file, inputs, recorded
+from mtf_hetero.cli.train import best, config_file, recorded
 from mtf_hetero.cli.train.best import TEST, VALIDATION
 from mtf_hetero.cli.train.prepare import place_with, place_without
 from mtf_hetero.cli.train.run import LOST, Run, validations
@@ -69,16 +69,12 @@ def _verbosity(run: Run) -> int:
 
 
 class Training:
-    """A training, which may lose workers.
-
-    Args:
-      run: the run at its beginning.
-    """
+    """A training, which may lose workers."""
 
     def __init__(self, run: Run) -> None:
         self._first = run
         self._log = MetricsLog(os.path.join(run.model_dir, METRICS))
-        self._unit = inputs.unit(run.dataset)
+        self._unit = run.dataset.unit
         self._validations = validations(run.config, run.dataset)
         self._validated, self._validation_seconds = 0, 0.0  # the number of tests so far, and their time
         self._load = DeviceLoad(run.devices, run.cluster.workers) if run.config.busy_steps != 0 else None

@@ -31,7 +31,7 @@ _PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 _QUOTA_PERIOD_US = 20_000  # short, so that a step is slowed evenly; the kernel's own is 100 ms
 _LEAST_QUOTA_US = 1_000  # the kernel takes no less
 _DUTY_PERIOD_SECONDS = 0.04
-_PARENT_CHECK_SECONDS = 1.0
+_PARENT_CHECK_SECONDS = 1.0  # between two looks at the parent, which may be gone while the input is open
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,18 +22,14 @@ from mtf_hetero.cluster.probe import ask, closed
 from mtf_hetero.cluster.worker import LISTENS
 
 _LISTENS = re.compile(rf"^{LISTENS}(\S+)", re.MULTILINE)
-_START_SECONDS = 180.0
-_SHOWN_LINES = 5
+_START_SECONDS = 180.0  # a worker with a small part of a core imports TensorFlow for long
+_SHOWN_LINES = 5  # of the log of a worker that has ended, in an error
 # The output of a worker is read if it fails to start
 _ENVIRONMENT = {"PYTHONUNBUFFERED": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
 
 
 def convert_to_fractions(fractions: str | Sequence[float], name: str = "LocalCluster") -> tuple[float, ...]:
     """Return the cores of each worker, (1.0, 0.5, 0.25), from "1.0,0.5,0.25" or a sequence.
-
-    Args:
-      fractions: what to convert.
-      name: what the user calls the workers.
 
     Raises:
       ValueError: one is not a positive number, or there is none.

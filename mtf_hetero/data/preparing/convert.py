@@ -28,7 +28,7 @@ from mtf_hetero.data.source import TEST, TRAIN
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-_BLOCK_BYTES = 2**25
+_BLOCK_BYTES = 2**25  # of planes that are read at a time: a volume may be larger than the memory
 _STORED_AS = {"float64": "float32", "bool": "uint8"}
 _AXES = {3: "DHW", 4: "DHWC", 5: "NDHWC"}
 _NIFTI_AXES = {3: "WHD", 4: "WHDC"}  # x, y, z: the planes are the axial ones
