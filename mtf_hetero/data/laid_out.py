@@ -30,7 +30,7 @@ def laid_out_batches(
         (features, labels): `functools.partial(dataset.train_input_fn, batch_size, epochs)`.
       layout: splits the dimensions of the batch.
       batch: {dimension of the batch: size}, {"batch": 200} or {"outer_batch": 8, "batch": 32}; the last varies fastest.
-      devices: one per processor.
+      devices: one per processor, or per group of its slots.
 
     Returns:
       (features, labels): one tensor [*batch, ...] per processor, in place of each tensor.
@@ -62,16 +62,17 @@ def deal(
       layout: splits the dimensions.
       dims: mtf.Dimensions of the batch, and of an example if they are split too.
       batch_dims: number of dimensions of the batch.
-      devices: one per processor.
+      devices: one per processor, or per group of its slots.
     """
-    if len(devices) != layout.size:
+    if len(devices) != layout.device_count:
         raise ValueError(
             f"{len(devices)} devices are given for the {layout.size} processors of mesh {layout.mesh_text}; "
-            "give one per processor"
+            "give one per processor, or per group of its slots"
         )
     pipelines: dict[tuple[str, tuple[int, ...], tuple[int, ...]], Batch] = {}
     parts = []
-    for pnum, device in enumerate(devices):
+    for pnum, at in enumerate(layout.places):
+        device = devices[at]
         begin, size = layout.slice_begin(dims, pnum), layout.slice_shape(dims, pnum)
         read = [max(s, 1) for s in size]
         begin = [min(b, dim.size - r) for b, dim, r in zip(begin, dims, read, strict=True)]

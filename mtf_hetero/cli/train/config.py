@@ -138,6 +138,11 @@ class Config:
         "training up to 120. From 120 on, devices are measured more thoroughly. A training too short to gain from a "
         "split skips the measurement.",
     )
+    slots: str | None = _flag(
+        None,
+        "How many parts of its part each device computes one after another, such as 4, or 4,2 for two devices. It "
+        "holds the activations of one part at a time. Results stay the same.",
+    )
     dense_shares: str | None = _flag(
         None,
         "With --layout=hybrid: each device's share of the dense layers' weights, such as 2,1. By default --list_speed.",

@@ -11,7 +11,7 @@ GROUPS = types.MappingProxyType(  # title -> fields of Config, in the order of t
         "data": ("dataset", "data_dir", "image_size", "augment"),
         "model": ("model", "initial_weights", "compute_dtype", "recompute"),
         "layout": (
-            *("layout", "list_speed", "mesh_shape", "dense_shares", "dense_rounds", "wire_dtype"),
+            *("layout", "list_speed", "mesh_shape", "slots", "dense_shares", "dense_rounds", "wire_dtype"),
             *("measure_seconds", "memory_limit", "dry_run", "simulate"),
         ),
         "devices": (
