@@ -7,6 +7,7 @@ import dataclasses
 import math
 import numbers
 import os
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -24,6 +25,8 @@ SpeedLike: TypeAlias = str | Sequence[float] | None
 AUTO = "auto"
 EVEN = "even"
 HYBRID = "hybrid"
+STAGES = "stages"
+_OF_STAGE = re.compile(r"(?:^|[\s;,])stage[0-9]+/(?:[^\s;:]*/)?batch")  # names of an imported step's batch
 _MAX_CPU_DEVICES = 128
 _ENTER = "write `with LocalCluster([1, 0.5]) as workers:`"
 
@@ -96,6 +99,13 @@ class Request:
     def has_all_sizes(self) -> bool:
         """Return whether the layout is a Layout or a Plan, which has the sizes of all slices."""
         return self.is_file or not isinstance(self.layout, str)
+
+    @property
+    def has_stages(self) -> bool:
+        """Return whether the batch of an imported step is to have a name in each stage: the layout has such names."""
+        layout = getattr(self.layout, "layout", self.layout)  # of a plan
+        rules = " ".join(name for name, _ in getattr(layout, "rules", ())) or str(layout)
+        return rules == STAGES or _OF_STAGE.search(rules) is not None
 
     @property
     def is_measured(self) -> bool:
@@ -173,10 +183,10 @@ class Request:
     def with_more(self) -> "Request":
         """Return the request for more devices, of which only some have a speed or a limit: all are measured.
 
-        A layout that has all sizes, or a mesh, is of no use for them. The layout is then planned.
+        A layout that has all sizes, stages, or a mesh, is of no use for them. The layout is then planned.
         """
         changes = dict.fromkeys(("devices", "mesh_shape", "dense_shares", "memory_limit"))
-        if self.has_all_sizes or self.mesh_shape is not None:
+        if self.has_all_sizes or self.layout == STAGES or self.mesh_shape is not None:
             return dataclasses.replace(self, layout=AUTO, list_speed=None, **changes)
         return dataclasses.replace(self, list_speed=None if self.list_speed is None else AUTO, **changes)
 
@@ -281,6 +291,11 @@ class Request:
             raise ValueError(
                 f"{self.quote('list_speed')} and {self.name('layout')} {EVEN!r}, which uses no speeds; give another "
                 "layout"
+            )
+        if _is_auto(speeds) and self.layout == STAGES:
+            raise ValueError(
+                f"{self.quote('list_speed')} and {self.name('layout')} {STAGES!r}, which places layers and measures "
+                "nothing; give one number per device, as in 70,25,5"
             )
         if _is_auto(speeds) and self.mesh_shape is not None:
             raise ValueError(
