@@ -13,9 +13,10 @@ from mtf_hetero.layouts.batch import batch
 from mtf_hetero.layouts.filters import even, filters
 from mtf_hetero.layouts.hybrid import hybrid
 from mtf_hetero.layouts.spatial import spatial
+from mtf_hetero.layouts.stages import stages
 
 LAYOUTS: Mapping[str, Callable[..., Layout]] = MappingProxyType(
-    {"batch": batch, "even": even, "filters": filters, "hybrid": hybrid, "spatial": spatial}
+    {"batch": batch, "even": even, "filters": filters, "hybrid": hybrid, "spatial": spatial, "stages": stages}
 )
 
 
@@ -29,4 +30,4 @@ COMPARED: Mapping[str, Callable[[mtf.Graph, Sequence[float]], Layout]] = Mapping
     {name: functools.partial(_by_speeds, name) for name in ("batch", "filters", "spatial")}
 )
 
-__all__ = ["COMPARED", "LAYOUTS", "batch", "even", "filters", "hybrid", "spatial"]
+__all__ = ["COMPARED", "LAYOUTS", "batch", "even", "filters", "hybrid", "spatial", "stages"]

@@ -6,7 +6,7 @@ The traced graph is the program: each operation of it is followed, and nothing i
     reading     reads the trace: variables, control flow, lists, formulas of fused operations (reader, shapes, islands)
     program     is the result: operations on values (moments, normalization and broadcasts simplify them)
     table       has the signature of each type of operation, in letters as of an einsum (signature, windows)
-    inference   names the axes of all values by the signatures (naming, pieces)
+    inference   names the axes of all values by the signatures (naming, pieces), and the batch of each stage (stages)
     rules       emit the operations as those of mtf (emitter, clusters, images, flow, draws)
     step        is a program as an mtf graph; insertion puts one into a graph of the user's
     verifying   compares the first step with TensorFlow's own (comparing)

@@ -44,6 +44,7 @@ class Emitter:
         self._named: dict[int, str] = {}
         self._used = set(names.fixed_labels)
         self._enclosed = {self._dimension(number) for number in names.enclosed}
+        self._staged = {self._dimension(number) for number in names.staged}
         self._fresh = itertools.count()
         self._know(program.operations)
 
@@ -96,12 +97,13 @@ class Emitter:
         """Return the dimensions of each letter, for this operation alone.
 
         They are those of its results where they can be, else the oldest of its operands, such as the batch; or of any
-        side where a dense layer encloses them. No two letters share a dimension. To gather a letter that is needed
-        whole, it gets a new dimension.
+        side where a dense layer encloses them, or that has those of the operation's stage. No two letters share a
+        dimension. To gather a letter that is needed whole, it gets a new dimension.
         """
         bound: dict[Hashable, Dims] = {}
         taken: set[mtf.Dimension] = set()
         skipped = {a for a, _ in signature.kin} if not gathers else set()  # they are named after their kin
+        used = {self._dimension(number) for number in self._names.used(op)}
         ways: dict[Hashable, list[tuple[Dims, int]]] = {}
         for value, letters in self._sides(op, signature):
             for axis, letter, size in _single_letters(self.axes(value), letters, value.shape, signature.sizes):
@@ -111,6 +113,7 @@ class Emitter:
             is_gathered = gathers and letter in signature.unsplit_letters
             # an axis of another size has no such factors
             free = [a for a, n in axes if math.prod(d.size for d in a) == n and not taken & set(a)]
+            free.sort(key=used.isdisjoint)
             bound[letter] = [self.fresh(axes[0][1])] if is_gathered or not free else free[0]
             taken |= set(bound[letter])
         return bound
@@ -166,10 +169,20 @@ class Emitter:
         tensor, mine = self._tensors[value], flat(self.axes(value))
         if axes is None or flat(axes) == mine:
             return tensor
-        key = value, tuple(flat(axes))
+        wanted = flat(axes)
+        key = value, tuple(wanted)
         if key not in self._renamed:
-            self._renamed[key] = renamed(tensor, mine, flat(axes))
+            arrived = self._in_stage(mine, wanted)
+            if arrived not in (mine, wanted):  # so that it is sent once, however the stage calls its other dimensions
+                tensor, mine = self.get(value, [arrived]), arrived
+            self._renamed[key] = renamed(tensor, mine, wanted)
         return self._renamed[key]
+
+    def _in_stage(self, mine: Dims, wanted: Dims) -> Dims:
+        """Return a value's dimensions, of which those of its stage have become those of another stage."""
+        if len(mine) != len(wanted):
+            return mine
+        return [b if {a, b} <= self._staged else a for a, b in zip(mine, wanted)]
 
     def laid(self, value: Value, axes: Axes) -> mtf.Tensor:
         """Return the tensor of a value, its dimensions those of some axes, in their order."""

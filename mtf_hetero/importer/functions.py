@@ -90,6 +90,7 @@ def function(
     cluster = placement.requested_cluster(request)
     inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
     traced = Traced(step)
+    traced.is_staged = request.has_stages
     traced.program(inputs)  # what cannot be followed is an error before a worker is claimed
     with contextlib.ExitStack() as stack:
         stack.enter_context(WorkerClaim(cluster.workers_in_use))

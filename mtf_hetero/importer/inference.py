@@ -8,6 +8,7 @@ from mtf_hetero.importer import pieces, table
 from mtf_hetero.importer.naming import Names, Product
 from mtf_hetero.importer.program import Operation, Program, Value, within
 from mtf_hetero.importer.signature import Signature
+from mtf_hetero.importer.stages import assign_stages
 
 BATCH = "batch"
 _SPACE: Mapping[str, str] = {"o": "depth", "p": "height", "q": "width"}  # of windows
@@ -47,7 +48,29 @@ def infer(
         _enter(names, value)
     if batch is not None and not given:  # the name of a dense layer's batch may have met it in spite of all
         names.rename(names.axes(batch)[0], BATCH)
+    if batch is not None and program.is_staged:
+        _name_stages(names, program, batch)
     return names
+
+
+def _name_stages(names: Names, program: Program, batch: Value) -> None:
+    """Give the batch a name of its own in each stage after the first; what else is fed has that of its first reader."""
+    dims = {*names.axes(batch)[0], *names.enclosed}
+
+    def has_batch(value: Value) -> bool:
+        return not all(dims.isdisjoint(axis) for axis in _axes(names, value))
+
+    stages, fed = assign_stages(program, has_batch), set(program.inputs)
+    done = {batch.home, *(variable.before.home for variable in program.variables)}  # these keep their names
+    for op, stage in stages.items():
+        for each in within([op]):
+            names.stage(each, dims, stage)
+            first = [value for value in each.inputs if value.array is not None or value in fed]
+            inner = [value for block in each.blocks for value in block.parameters]
+            for value in (*first, *inner, *each.outputs):
+                if value.home not in done:
+                    names.stage(value.home, dims, stage)
+                    done.add(value.home)
 
 
 def _enter_inputs(names: Names, program: Program, given: Sequence[Axes]) -> Value | None:

@@ -7,7 +7,7 @@ where a reshape asks for it. Pure.
 
 import itertools
 import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 
 Product = tuple[int, ...]  # dimensions, by number
 _GIVEN = -1  # the age of a dimension with a label that it was given
@@ -36,6 +36,8 @@ class Names:
         self._fixed: set[int] = set()
         self._enclosed: list[Product] = []
         self._shared: dict[tuple[str, int], int] = {}  # fixed dimensions by label and size
+        self._staged: dict[tuple[int, int], int] = {}  # {dimension of stage 0, stage: the one in its place}
+        self._used: dict[Hashable, set[int]] = {}  # by operations
 
     def enter(self, tensor: Hashable, shape: Sequence[int], labels: Sequence[str]) -> None:
         """Enter a tensor, with a new dimension per axis whose size is not 1."""
@@ -164,6 +166,38 @@ class Names:
     def enclosed(self) -> set[int]:
         """The dimensions that were enclosed."""
         return {dim for product in self._enclosed for dim in self.resolve(product)}
+
+    def stage(self, tensor: Hashable, dims: Collection[int], stage: int) -> None:
+        """Give a tensor the dimensions of a stage in place of some; an operation is to use these.
+
+        Args:
+          tensor: one that will not be unified with others, or an operation.
+          dims: the dimensions of stage 0.
+          stage: its number.
+        """
+        if tensor in self._axes:
+            self._axes[tensor] = [
+                tuple(self._in_stage(dim, stage) if dim in dims else dim for dim in axis) for axis in self.axes(tensor)
+            ]
+        else:
+            self._used[tensor] = {self._in_stage(dim, stage) for dim in dims}
+
+    def _in_stage(self, dim: int, stage: int) -> int:
+        if stage and (dim, stage) not in self._staged:
+            new = self._new(self._sizes[dim], f"stage{stage}/{self._labels[dim]}", [], self._ages[dim])
+            self._staged[dim, stage] = new
+            if dim in self.enclosed:
+                self._enclosed.append((new,))
+        return self._staged.get((dim, stage), dim)
+
+    @property
+    def staged(self) -> set[int]:
+        """The dimensions that take each other's place in stages."""
+        return {dim for (dim, _), other in self._staged.items() for dim in (dim, other)}
+
+    def used(self, operation: Hashable) -> set[int]:
+        """Return the dimensions that an operation is to use if it has others for them too."""
+        return self._used.get(operation, set())
 
     def rename(self, product: Product, label: str) -> None:
         """Give a dimension another label, whatever it was given before."""

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from mtf_hetero._support import facts
-from mtf_hetero.importer.program import Operation, Value, replacing, reshaped
+from mtf_hetero.importer.pieces import reshaped
+from mtf_hetero.importer.program import Operation, Value, replacing
 from mtf_hetero.importer.signature import axis_numbers
 from mtf_hetero.importer.table import BATCH_NORM, BATCH_NORM_GRADIENT, MOMENTS
 

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from mtf_hetero._compat import tf
-from mtf_hetero.importer.program import Operation, Value, literal, reshaped, synthetic
+from mtf_hetero.importer.program import Operation, Value, literal, replacing, synthetic
 from mtf_hetero.importer.signature import UnknownArgumentError, strided_ranges
 
 Sizes = Sequence[int]  # of the dimensions whose product an axis is
@@ -121,6 +121,11 @@ def _used(value: Value) -> Value:
     """Return a value that one operation reads."""
     value.uses = 1
     return value
+
+
+def reshaped(x: Value, result: Value) -> Operation:
+    """Return the operation that regroups the axes of a value."""
+    return replacing("Reshape", [x, literal(result.shape)], result, Tshape=tf.int32)
 
 
 RULES: dict[str, Callable[[Operation, Sizes], list[Operation] | None]] = {

@@ -264,6 +264,7 @@ class Program:
       guards: conditions that every step is to check.
       examples: number of feeds, the first ones, whose first axis is the batch if it has the same size.
       observed: tensors of the traced graph whose values are the last results, beside those of the function.
+      is_staged: whether the batch has another name in each stage.
     """
 
     concrete: "ConcreteFunction"
@@ -279,6 +280,7 @@ class Program:
     guards: list[Guard] = dataclasses.field(default_factory=list)
     examples: int = 1
     observed: list[tf.Tensor] = dataclasses.field(default_factory=list)
+    is_staged: bool = False
 
     @property
     def inputs(self) -> list[Value]:
@@ -393,8 +395,3 @@ def replacing(
     made = synthetic(kind, inputs, [result.shape], result.name, **more)
     made.outputs, made.source = [result], source
     return made
-
-
-def reshaped(x: Value, result: Value) -> Operation:
-    """Return the operation that regroups the axes of a value."""
-    return replacing("Reshape", [x, literal(result.shape)], result, Tshape=tf.int32)

@@ -38,7 +38,8 @@ def emit(emitter: Emitter, op: Operation, is_needed: bool) -> None:
     elif table.is_elementwise(op):
         clusters.emit(emitter, op)
     elif op.type in facts.REGROUPING:
-        emitter.put(op.outputs[0], emitter.get(op.inputs[0]), emitter.axes(op.inputs[0]))
+        axes = emitter.axes(op.outputs[0])
+        emitter.put(op.outputs[0], emitter.get(op.inputs[0], axes), axes)
     elif table.is_drawn(op):
         _draw(emitter, op, DrawOperation)
     elif op.is_stateful:
@@ -162,10 +163,10 @@ def _batch_norm_gradient(emitter: Emitter, op: Operation, signature: Signature) 
     dy, _, mean, *_ = op.inputs
     forward, bound = emitter.get(mean).operation, emitter.bind(op, signature)
     assert isinstance(forward, BatchNormOperation)
-    x = forward.inputs[0]
-    emitter.worked_on(op, flat(list(bound.values())))
-    made = BatchNormGradientOperation(forward, ordered(emitter.get(dy, emitter.axes(op.inputs[1])), x.shape.dims))
-    emitter.put_all(op, made.outputs, emitter.results(signature, bound))
+    axes = [forward.inputs[0].shape.dims]  # those of its stage, as the normalized tensor has them
+    emitter.worked_on(op, flat([*axes, *bound.values()]))
+    made = BatchNormGradientOperation(forward, emitter.laid(dy, axes))
+    emitter.put_all(op, made.outputs, [axes, *emitter.results(signature, bound)[1:]])
 
 
 _NORMS = {table.BATCH_NORM: _batch_norm, table.BATCH_NORM_GRADIENT: _batch_norm_gradient}

@@ -32,6 +32,7 @@ class Traced:
     Attributes:
       declared: specifications of the arguments to come, which may leave sizes open; kinds that fit share a trace of
         them. None: they are not known.
+      is_staged: whether the batch of the programs to come has another name in each stage.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Traced:
         self.hosted, self._paths, self._settled = hosted, paths, settled
         self._states: States = {}  # of the operations that draw random numbers from one of their own
         self.declared: Specs | None = None
+        self.is_staged = False
         self._programs: dict[Hashable, Program] = {}
 
     def kind(self, inputs: Sequence[object]) -> Hashable:
@@ -68,7 +70,7 @@ class Traced:
           inputs: the arguments.
           like: a step whose variables it is to have first; None for the first kind.
         """
-        key = self.kind(inputs)
+        key = self.kind(inputs), self.is_staged
         if key not in self._programs:
             self._programs[key] = self._read(inputs, like)
         return self._programs[key]
@@ -91,7 +93,8 @@ class Traced:
     def observing(self, tensors: Sequence[tf.Tensor], inputs: Sequence[object], like: Step | None) -> "Traced":
         """Return the same step for one kind of inputs, with tensors of its trace among its results."""
         other, concrete = copy.copy(self), self.program(inputs).concrete
-        other._programs = {self.kind(inputs): self._program(concrete, inputs, like, tensors)}
+        key = self.kind(inputs), self.is_staged
+        other._programs = {key: self._program(concrete, inputs, like, tensors)}
         return other
 
     @property
@@ -108,7 +111,9 @@ class Traced:
     ) -> Program:
         options = {"shapes": _shapes(inputs), "hosted": self.hosted(), "paths": self._paths(), "prepares": True}
         options |= {"states": self._states, "observed": observed}
-        return reading.read(concrete, {} if like is None else like.variables, **options)
+        program = reading.read(concrete, {} if like is None else like.variables, **options)
+        program.is_staged = self.is_staged
+        return program
 
     def _trace(self, function: "Function", specs: Specs) -> "tuple[Function, ConcreteFunction]":
         """Trace a function, again if that makes variables: TensorFlow too runs the trace of code that finds them."""

@@ -35,9 +35,14 @@ def estimate_flops(op: Operation) -> int:
     return max((math.prod(value.shape) for value in (*op.inputs, *op.outputs)), default=0)
 
 
+def size_bytes(value: Value) -> int:
+    """Return the bytes of a value."""
+    return math.prod(value.shape) * value.dtype.size
+
+
 def of(op: Operation, dims: Collection[mtf.Dimension]) -> Work:
     """Return the work of an operation, which some dimensions divide."""
-    moved = sum(math.prod(value.shape) * value.dtype.size for value in (*op.inputs, *op.outputs))
+    moved = sum(map(size_bytes, (*op.inputs, *op.outputs)))
     return {tuple(sorted(dims)): (product_flops(op) or 0, moved)}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from mtf_hetero._compat import tf
 from mtf_hetero.cluster import UnreachableWorkerError
 from mtf_hetero.data.batches import Batches
-from mtf_hetero.importer.divided import Divided, Place
+from mtf_hetero.importer.divided import Divided
 from mtf_hetero.importer.functions import divide
 from mtf_hetero.importer.verifying import Verification
 from mtf_hetero.keras._keras import keras
@@ -15,6 +15,7 @@ from mtf_hetero.keras.imported import StandIn, find_own, find_scalars, find_trac
 from mtf_hetero.keras.keeping import Keeper
 from mtf_hetero.keras.looking import Watch
 from mtf_hetero.keras.wrong_data import explain_wrong_data
+from mtf_hetero.placement.placer import Placer
 from mtf_hetero.training.steps import Changes
 
 _LOSS = "a step of Keras; the model has the weights of the last complete epoch"
@@ -28,7 +29,7 @@ class Loop:
 
     Args:
       model: the keras.Model.
-      place: returns where the model lies, as for Divided.
+      place: returns where the model lies.
       stack: closes the session at its end.
       changes: of the place that are possible; None: none.
       keeper: has the session of the last call, perhaps, and gets this one; None: the session ends with this call.
@@ -39,7 +40,7 @@ class Loop:
     def __init__(
         self,
         model: keras.Model,
-        place: Place,
+        place: Placer,
         stack: contextlib.ExitStack,
         changes: Changes | None = None,
         keeper: Keeper | None = None,
@@ -60,6 +61,7 @@ class Loop:
     def in_place_of_keras(self, *kinds: str) -> Iterator[None]:
         """Have Keras's loop take steps here, those of some kinds: "train", "test", "predict"."""
         self._traced = find_traced(self._model, kinds)
+        self._traced.is_staged = self._place.has_stages
         names = [f"{kind}_function" for kind in kinds]
         before = [getattr(self._model, name) for name in names]
         self._functions = {kind: find_own(function) for kind, function in zip(kinds, before, strict=True)}

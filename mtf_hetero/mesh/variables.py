@@ -154,8 +154,10 @@ class SlicedVariable:
         if self._first is None:
             self._make(master)
             setattr(master, _FIRST, self)
-        elif self._place == self._first._place:
-            self.made, self._copies, self._first = self._first.made, self._first._copies, None
+        elif (self._devices, self._boxes) == (self._first._devices, self._first._boxes):
+            # Another step of the same model, of a smaller batch for instance: who holds the variable stays
+            self.made, self._users = self._first.made, self._first._users
+            self._copies, self._first = self._first._copies, None
             return
         else:
             self._make_beside(self._first)
@@ -163,10 +165,6 @@ class SlicedVariable:
         if primaries and not tf.executing_eagerly():  # a program may initialize the master, which it knows
             initializers = list(dict.fromkeys(primary.initializer for primary in primaries))
             master._initializer_op = replicas.wait_for(initializers, self._devices[0])
-
-    @property
-    def _place(self) -> tuple[object, ...]:
-        return self._devices, self._boxes, self._users
 
     def _find_users(self, holders: Iterable[int], *, is_empty: bool) -> list[int | None]:
         """Return the processor whose variable each one uses: on its own device if that holds it, else the first."""

@@ -15,6 +15,11 @@ class Placer:
         self._request, self._cluster, self._search, self._announces = request, cluster, search, announces
         self._first: Placement | None = None
 
+    @property
+    def has_stages(self) -> bool:
+        """Return whether the batch of an imported step is to have a name in each stage."""
+        return self._request.has_stages
+
     def __call__(self, build: Callable[[], mtf.Graph], graph: mtf.Graph) -> Placement:
         """Return where a step lies on all devices; the arguments are those of `place`."""
         self._first = place(self._request, self._cluster, build, graph=graph, search=self._search)

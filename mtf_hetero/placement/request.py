@@ -7,12 +7,14 @@ import dataclasses
 import math
 import numbers
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mtf_hetero.cluster.devices import MOST_CPUS, Device
 from mtf_hetero.cluster.probe import PORTS, may_change
 from mtf_hetero.layout.convert import convert_to_mesh_shape
+from mtf_hetero.placement.given import Numbers
 
 if TYPE_CHECKING:
     from mtf_hetero.cluster import Cluster, LocalCluster
@@ -27,34 +29,9 @@ AUTO = "auto"
 AXIS = "all"  # the mesh axis, if the user names none
 EVEN = "even"
 HYBRID = "hybrid"
+STAGES = "stages"
+_OF_STAGE = re.compile(r"(?:^|[\s;,])stage[0-9]+/(?:[^\s;:]*/)?batch")  # names of an imported step's batch
 _ENTER = "write `with LocalCluster([1, 0.5]) as workers:`"
-
-
-@dataclasses.dataclass(frozen=True)
-class Numbers:
-    """A number for each processor of a mesh axis: speeds, shares or gigabytes.
-
-    Args:
-      of_axis: {mesh axis: numbers}.
-      given: what the user wrote, for messages.
-    """
-
-    of_axis: Mapping[str, tuple[float, ...]]
-    given: object = dataclasses.field(compare=False)
-
-    def __repr__(self) -> str:
-        return repr(self.given)
-
-    @property
-    def single(self) -> tuple[float, ...]:
-        """The numbers of the only axis."""
-        (numbers,) = self.of_axis.values()
-        return numbers
-
-    def only(self, places: Sequence[int]) -> "Numbers":
-        """Return the numbers of some processors of the only axis."""
-        left = {axis: tuple(numbers[place] for place in places) for axis, numbers in self.of_axis.items()}
-        return Numbers(left, ";".join(f"{axis}:{','.join(map(str, numbers))}" for axis, numbers in left.items()))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,6 +113,13 @@ class Request:
         return self.is_file or not isinstance(self.layout, str)
 
     @property
+    def has_stages(self) -> bool:
+        """Return whether the batch of an imported step is to have a name in each stage: the layout has such names."""
+        layout = getattr(self.layout, "layout", self.layout)  # of a plan
+        rules = " ".join(name for name, _ in getattr(layout, "rules", ())) or str(layout)
+        return rules == STAGES or _OF_STAGE.search(rules) is not None
+
+    @property
     def is_measured(self) -> bool:
         """Return whether devices are measured before the step is placed."""
         return AUTO in (self.layout, self.list_speed)
@@ -203,12 +187,14 @@ class Request:
     def with_more(self) -> "Request":
         """Return the request for more devices, of which only some have a speed or a limit: all are measured.
 
-        A layout that has all sizes, or a mesh, is of no use for them. The layout is then planned.
+        A layout that has all sizes, stages, or a mesh, is of no use for them. The layout is then planned.
         """
         changes: dict[str, None] = dict.fromkeys(("devices", "mesh_shape", "dense_shares", "memory_limit"))
-        if isinstance(self.slots, Numbers) and (self.list_speed is not None or len(self.slots.single) > 1):
+        is_planned = self.has_all_sizes or self.layout == STAGES or self.mesh_shape is not None
+        has_numbers = isinstance(self.slots, Numbers) and len(self.slots.single) > 1
+        if is_planned or has_numbers or self.list_speed is not None:
             changes["slots"] = None  # measured devices have none
-        if self.has_all_sizes or self.mesh_shape is not None:
+        if is_planned:
             return dataclasses.replace(self, layout=AUTO, list_speed=None, **changes)
         return dataclasses.replace(self, list_speed=None if self.list_speed is None else AUTO, **changes)
 
@@ -310,6 +296,11 @@ class Request:
             raise ValueError(
                 f"{self.quote('list_speed')} and {self.name('layout')} {EVEN!r}, which uses no speeds; give another "
                 "layout"
+            )
+        if self.list_speed == AUTO and self.layout == STAGES:
+            raise ValueError(
+                f"{self.quote('list_speed')} and {self.name('layout')} {STAGES!r}, which places layers and measures "
+                "nothing; give one number per device, as in 70,25,5"
             )
         if self.list_speed == AUTO and self.mesh_shape is not None:
             raise ValueError(

@@ -46,6 +46,7 @@ def make_layout(graph, way):
 
 def lowered(program, way):
     """The step, the layout, its lowering, and what a session runs."""
+    program.is_staged = way == "stages"
     step = step_lib.build(program)
     layout = make_layout(step.graph, way)
     lowering = Lowering(step.graph, {step.mesh: UnevenMeshImpl.from_layout(layout, DEVICES[: layout.size])})
@@ -60,6 +61,7 @@ CASES = [
     *(("tape", way) for way in ("batch", "w/1")),
     *(("network", way) for way in ("spatial", "hybrid", "plan")),
     ("unet", "spatial"),
+    *((name, "stages") for name in ("convolutional", "transformer", "LSTM", "network", "unet")),
     *(("multiplied", way) for way in ("before/kernel/3", "it/height")),
     ("groups", "before/kernel/3_0"),
 ]

@@ -15,6 +15,7 @@ PLACES = {
     "one device": {**ONE, "layout": "batch", "slots": 3},
     "three devices": {**BATCH, "slots": [3, 2, 1]},
     "filters": {**FILTERS, "slots": 2},
+    "pipeline": {**BATCH, "layout": "stages", "slots": 2},
 }
 
 
@@ -25,7 +26,7 @@ def compiled():
     return model
 
 
-@parametrize("name", PLACES, first=["three devices"])
+@parametrize("name", PLACES, first=["three devices", "pipeline"])
 def test_results(name):
     """Batch norm, dropout, a clipped optimizer with averages, tests, and a last batch of one example."""
     x, y = images()

@@ -88,6 +88,10 @@ def test_memory():
         ),
         ({"mesh_shape": "a:2"}, "mesh_shape is 'a:2' and layout 'auto': it chooses all sizes; remove mesh_shape"),
         ({"layout": "even", "list_speed": "2,1"}, "list_speed is '2,1' and layout 'even', which uses no speeds"),
+        (
+            {"layout": "stages", "list_speed": "auto"},
+            "list_speed is 'auto' and layout 'stages', which places layers and measures nothing; give one number per",
+        ),
         ({"layout": "batch", "list_speed": "a:1;a:2"}, "list_speed is 'a:1;a:2': it names axis 'a' twice"),
         ({"layout": "batch", "list_speed": 3}, "list_speed is 3; give one number per device"),
         (

@@ -119,7 +119,7 @@ class Config:
     )
     layout: str = _flag(
         "filters",
-        "What to split. A recipe: batch, filters, even, hybrid or spatial. Rules for dimensions of the model: "
+        "What to split. A recipe: batch, filters, even, hybrid, spatial or stages. Rules for dimensions of the model: "
         "conv1/filters:all;conv2/channels:all. A file of mtf-hetero plan: plan.json. Or auto: measure the devices, "
         "plan a layout for each layer, and use it if it is faster in trials than the recipes and one device alone.",
     )
