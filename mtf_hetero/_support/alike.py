@@ -5,7 +5,6 @@ mesh of many processors, most slices differ only in their place. So the operatio
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar
 
@@ -74,21 +73,20 @@ def call_each(devices: Sequence[str], fn: Callable[..., T], calls: Sequence[Sequ
     graph = tf.get_default_graph()
     if tf.executing_eagerly() or graph._get_control_flow_context() is not None:
         return mtf.parallel(list(devices), lambda call: fn(*call), list(calls))
-    places = _find_places(devices, calls)
-    kinds = [_kind((is_cpu(place), *call)) for place, call in zip(places, calls, strict=True)]
+    kinds = [_kind((is_cpu(device), *call)) for device, call in zip(devices, calls, strict=True)]
     copies, is_kept = _cached_copies(fn, calls[0], graph)
     results: list[T] = []
     made: dict[Hashable, T] = {}
     users: dict[Hashable, list[int]] = {}
-    for pnum, (place, call, kind) in enumerate(zip(places, calls, kinds, strict=True)):
-        key = pnum if kind is None else (place, kind, *(id(x) for x in call if isinstance(x, tf.Tensor)))
+    for pnum, (device, call, kind) in enumerate(zip(devices, calls, kinds, strict=True)):
+        key = pnum if kind is None else (device, kind, *(id(x) for x in call if isinstance(x, tf.Tensor)))
         copy = copies.get(kind)
         if key in made:
             pass
         elif copy is not None:
-            made[key] = copy.make(call, place, f"parallel_{pnum}")
+            made[key] = copy.make(call, device, f"parallel_{pnum}")
         else:
-            with tf.device(place), tf.variable_scope(f"parallel_{pnum}"):  # as mtf does
+            with tf.device(device), tf.variable_scope(f"parallel_{pnum}"):  # as mtf does
                 made[key] = fn(*call)
                 if kind not in copies:
                     copies[kind] = _try_copy(call, made[key]) if is_kept or kind in kinds[pnum + 1 :] else None
@@ -116,28 +114,6 @@ def _note_slot(slot: int, call: Sequence[object], result: object) -> None:
         if op not in given and op not in noted and op.inputs:  # constants are shared
             noted[op] = slot
             left += [x.op for x in op.inputs]
-
-
-def _find_places(devices: Sequence[str], calls: Sequence[Sequence[object]]) -> list[str]:
-    """Return the device that computes each call: the processor's own, or the one that has all tensors of the call.
-
-    A processor has tensors of another one where it takes no part: a sum that it has no addend of, a variable that it
-    does not hold. What follows from these alone is computed once, and sent if the processor needs it.
-    """
-    known = {full_name(device): device for device in devices}
-    if len(known) == 1:
-        return list(devices)
-    places = []
-    for device, call in zip(devices, calls, strict=True):
-        homes = {x.device for x in call if isinstance(x, tf.Tensor)}
-        places.append(known.get(homes.pop(), device) if len(homes) == 1 else device)
-    return places
-
-
-@functools.cache
-def full_name(device: str) -> str:
-    """Return the name of a device as its operations have it."""
-    return tf.DeviceSpec.from_string(device).to_string()
 
 
 def _cached_copies(

@@ -17,10 +17,10 @@ from mtf_hetero.ops.traits import is_contraction
 class Residents:
     """The processors that hold each variable, and that compute each tensor, under a layout.
 
-    An operation on a dimension that the layout gives some processors none of is done by those that have a part of all
-    that it reads and makes. Any other operation is done where its result is wanted: by an operation of the first kind,
-    or by the update of a variable, which is wanted where the variable is held. What is larger than the result is not
-    wanted with it, but computed where its inputs are; so is what nothing wants. A variable that nothing wants, such as
+    An operation on a dimension that is split is done by those that have a part of all that it reads and makes. Any
+    other operation is done where its result is wanted: by an operation of the first kind, or by the update of a
+    variable, which is wanted where the variable is held. An operation that makes less than it reads, such as a norm, is
+    done where its inputs are, and its result is sent; so is what nothing wants. A variable that nothing wants, such as
     a moving average, is held where the values for it are computed.
 
     Args:
@@ -110,15 +110,16 @@ class Residents:
             wanting = self._join(self._wanted.get(y, 0) for y in op.outputs)
             made = sum(y.shape.size for y in op.outputs)
             for x in op.inputs:
-                if x.shape.size <= made:  # else the result is sent, a norm for instance, and what it is made of is not
+                if x.shape.size <= made:  # else the result is sent
                     self._want(x, wanting)
             return
         for x in op.inputs:
             self._want(x, wanting & self._having([x]))
 
     def _is_partial(self, op: mtf.Operation) -> bool:
-        """Return whether a processor has none of a dimension of the operation."""
-        return any(self._having([tensor]) != self._all for tensor in (*op.inputs, *op.outputs))
+        """Return whether a dimension of the operation is split."""
+        dims = (dim for tensor in (*op.inputs, *op.outputs) for dim in tensor.shape.dims)
+        return any(self._layout.axis_of(dim) is not None for dim in dims)
 
     def _want(self, tensor: mtf.Tensor, mask: int) -> None:
         self._wanted[tensor] = self._wanted.get(tensor, 0) | mask
@@ -138,8 +139,9 @@ class Residents:
             is_sum = is_contraction(op) or self._having(op.outputs) == self._all
             self._computing |= dict.fromkeys(op.outputs, (is_sum and self._having(op.inputs)) or self._all)
         elif op not in self._inside:
-            there = (self._computing.get(x, self._all) for x in op.inputs)
+            there = functools.reduce(operator.and_, (self._computing.get(x, self._all) for x in op.inputs), self._all)
             wanted = self._join(self._wanted.get(y, 0) for y in op.outputs)
-            mask = wanted or functools.reduce(operator.and_, there, self._all) or self._all
+            is_smaller = any(x.shape.size > sum(y.shape.size for y in op.outputs) for x in op.inputs)
+            mask = (is_smaller and there) or wanted or there or self._all
             self._computing |= dict.fromkeys(op.outputs, mask)
             self._shared |= set(op.outputs)

@@ -137,7 +137,8 @@ class Layout:
     @property
     def device_count(self) -> int:
         """Number of devices."""
-        return max(self.places) + 1
+        slots = dict(self.slots)
+        return math.prod(len(slots[axis]) if axis in slots else size for axis, size in self.mesh_shape)
 
     @functools.cached_property
     def _dim_to_axis(self) -> dict[str, int]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
 from mtf_hetero._compat import mtf, tf
-from mtf_hetero._support.alike import Processor, full_name, parallel
+from mtf_hetero._support.alike import Processor, parallel
 from mtf_hetero._support.ops import constant, cut, identity, reshape
 from mtf_hetero.layout import Layout, UnevenShapeError
 from mtf_hetero.layout.blocks import Move
@@ -269,14 +269,12 @@ class UnevenMeshImpl(_Base):
     def make_slices(self, tf_tensor: tf.Tensor, tensor_shape: mtf.Shape) -> list[tf.Tensor]:
         """Cut a whole tensor into one slice per processor, on the device that holds it."""
         with tf.device(tf_tensor.device):
-            slices = [
-                cut(tf_tensor, self.slice_begin(tensor_shape, pnum), self.slice_shape(tensor_shape, pnum))
+            boxes = [
+                (tuple(self.slice_begin(tensor_shape, pnum)), tuple(self.slice_shape(tensor_shape, pnum)))
                 for pnum in range(self.size)
             ]
-        if not tf_tensor.device or tf_tensor.device not in map(full_name, self.devices):
-            return slices
-        # Else what is computed of these slices alone would be computed there (`alike.call_each`), for all devices
-        return mtf.parallel(self.devices, identity, slices)
+            slices = {box: cut(tf_tensor, *box) for box in dict.fromkeys(boxes)}
+        return [slices[box] for box in boxes]
 
     def random_key(self, seed: int | None) -> LaidOutTensor:
         """Draw a key for `random`, another one at every step; returns each processor's copy.

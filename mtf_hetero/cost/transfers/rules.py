@@ -59,8 +59,6 @@ def _cut_up(output: mtf.Tensor, sketch: Sketch, whole: Value) -> None:
     values = [
         whole if size == whole.shape else sketch.value(whole.processor, size, whole.dtype, [whole]) for size in sizes
     ]
-    if whole.processor != CHIEF:  # `UnevenMeshImpl.make_slices`
-        values = [sketch.value(pnum, x.shape, x.dtype, [x]) for pnum, x in enumerate(values)]
     sketch.set(output, values)
 
 

@@ -125,18 +125,13 @@ class Sketch(BackendOf[Value]):
         made: dict[Hashable, Value] = {}
         results = []
         for pnum, (size, own) in enumerate(zip(self.layout.slice_shapes(output.shape), reads, strict=True)):
-            place = self._find_place(self.first_slots[pnum], own)
+            place = self.first_slots[pnum]
             box = None if own else tuple(self.layout.slices(output.shape, pnum))  # of an array, or of a variable
             key = place, size, kind_of and kind_of(pnum), box, *map(id, own)
             if key not in made:
                 made[key] = self.value(place, size, output.dtype, own)
             results.append(made[key])
         return results
-
-    def _find_place(self, pnum: int, reads: Sequence[Value]) -> int:
-        """Return which processor computes what one reads: itself, or the one that has all of it (`alike.call_each`)."""
-        homes = {x.processor for x in reads}
-        return homes.pop() if len(homes) == 1 and CHIEF not in homes else pnum
 
     def make_all(
         self,
