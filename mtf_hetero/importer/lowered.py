@@ -145,10 +145,11 @@ class Lowered:
         for stage, of_stage in zip(self._stages, zip(*batches, strict=True), strict=True):
             loads.begin(stage, of_stage)
         feed: dict[tf.Tensor, object] = {}
-        for leaves, its, copy in zip(row, batches, self._copies, strict=True):
-            arrays = self.step.program.list_fed([None if its and isinstance(x, Part) else x for x in leaves])
-            fed = {place: array for place, array in zip(self.step.feeds, arrays, strict=True) if array is not None}
-            trains = bool(self.written)
+        trains = bool(self.written)
+        for number, (leaves, its, copy) in enumerate(zip(row, batches, self._copies, strict=True)):
+            arguments = [None if its and isinstance(x, Part) else x for x in leaves]
+            arrays = self.step.program.list_fed(arguments, are_hosted_fed=number == 0)  # later steps have the former's
+            fed = {place: array for place, array in zip(self.step.feeds, arrays) if array is not None}
             fed |= {stage.key: loads.take(stage, batch, trains=trains) for stage, batch in zip(self._stages, its)}
             feed |= {copy.places[place]: array for place, array in fed.items() if place in copy.places}
         for stage, batch in zip(self._stages, batches[-1]):
