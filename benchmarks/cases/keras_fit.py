@@ -88,6 +88,7 @@ class KerasFit(Case):
     fits: tuple[str, ...] = tuple(DEVICES_OF)  # ways of first steps and lengths
     lengths: int = 60  # of sequences
     in_calls: tuple[tuple[str, int], ...] = (("MLP", 6), ("Transformer of 128", 4), ("LSTM", 1))  # and their layers
+    call_repeats: int = 5  # times the largest of these numbers of steps
     steps_per_call: tuple[int, ...] = (1, 4, 16)
     speeds: tuple[float, ...] = (3.0, 1.0)  # by which the batch of a call's steps is split over the workers
     auto_networks: tuple[tuple[str, int], ...] = (("LeNet", 64), ("VGG-11", 256))  # and images of a step
@@ -168,8 +169,9 @@ class KerasFit(Case):
             # the first call is taken step by step, the next one makes the row
             losses = {way: child.call("run", steps=CHECKED_STEPS + 1)["losses"] for way, child in children.items()}
             ways = {way: functools.partial(child.call, "run", steps=most // way[1]) for way, child in children.items()}
-            turns = take_turns(ways, self.repeats, self.seed)
-        about = {**self.columns(warmup=CHECKED_STEPS + 1, steps=most), **common, "setting": CALLS, "devices": ["cpu:0"]}
+            turns = take_turns(ways, self.call_repeats, self.seed)
+        about = self.columns(warmup=CHECKED_STEPS + 1, steps=most, repeats=self.call_repeats)
+        about |= {**common, "setting": CALLS, "devices": ["cpu:0"]}
         about |= {"where": setting, "fractions": list(self.fractions) if setting == WORKERS else None}
         for (way, steps), results in turns.items():
             seconds = [result["wall_seconds"] / most for result in results]

@@ -17,8 +17,9 @@ _LISTS = frozenset(  # TensorFlow names each one that it makes anew
     {"StackV2", "StackPushV2", "StackPopV2", "TensorArrayV3", "TensorArrayGradV3", "TensorArrayCloseV3"}
     | {"TensorArrayReadV3", "TensorArrayWriteV3", "TensorArrayGatherV3", "TensorArrayScatterV3", "TensorArraySizeV3"}
 )
+_ORDERED = facts.VARIABLE_READS | facts.VARIABLE_WRITES
 # Operations with a state that is a variable's, or that each step has anew
-_REPEATABLE = _SHARED | facts.VARIABLE_READS | facts.VARIABLE_WRITES | _LISTS | {"MapUnstage", "Empty"}
+_REPEATABLE = _SHARED | _ORDERED | _LISTS | {"MapUnstage", "Empty"}
 _AT_A_TIME = 2  # steps whose tensors take memory on a device
 
 
@@ -80,8 +81,9 @@ class Row:
         """Return whether copies give what steps in calls of their own give."""
         if any(x.shape.as_list() != y.shape.as_list() for x, y in zip(self._before, self._after, strict=True)):
             return False
-        stateful = (op for op in self._copied if op.op_def.is_stateful or _handles(op))
-        return all(op.type in _REPEATABLE for op in stateful)
+        stateful = [op for op in self._copied if op.op_def.is_stateful or _handles(op)]
+        # In a loop, the operation of a variable does not show which one that is
+        return all(op.type in _REPEATABLE and (op.type not in _ORDERED or _handles(op)) for op in stateful)
 
     @garbage.without_collection()
     def repeat(self, count: int) -> list[Copy]:
