@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -9,6 +10,7 @@ from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support.ops import reshape
 from mtf_hetero.data.batches import AHEAD, Part, batches_in
 from mtf_hetero.importer import guarding
+from mtf_hetero.importer.program import Program
 from mtf_hetero.importer.repeating import Carried, Copy, Row
 from mtf_hetero.importer.staging import Loads, Stage
 from mtf_hetero.importer.step import Step
@@ -17,6 +19,7 @@ from mtf_hetero.mesh.mesh_impl import UnevenMeshImpl
 from mtf_hetero.mesh.tensors import LaidOutTensor
 from mtf_hetero.training.runtime import Runtime
 
+_T = TypeVar("_T")
 _MOST_OPERATIONS = 20_000  # of TensorFlow in a row of steps: 10 kB and 0.5 ms of preparation each
 _MOST_BYTES = 2**28  # of the batches in a row, which lie on the devices before it begins, as those of the next row do
 
@@ -49,8 +52,8 @@ class _Given:
             stage = Stage(batch, tensors, mesh_impl)
             given |= {tensor: stage.slices[number] for number, tensor in tensors.items()}
             self.stages.append(stage)
-        first = len(self._step.feeds) - len(self._step.program.hosted)
-        for feed, tensor in zip(self._step.feeds[first:], self._step.fed[first:], strict=True):
+        pairs = _hosted(list(zip(self._step.feeds, self._step.fed, strict=True)), self._step.program)
+        for feed, tensor in pairs:
             slices = mesh_impl.make_slices(reshape(feed, tensor.shape.to_integer_list), tensor.shape)
             for pnum, device in enumerate(mesh_impl.devices):
                 with tf.device(device):  # where the next step of a row finds the value of the one before
@@ -58,6 +61,11 @@ class _Given:
             self.hosted.append(slices)
             given[tensor] = LaidOutTensor(list(slices))
         return given
+
+
+def _hosted(inputs: Sequence[_T], program: Program) -> Sequence[_T]:
+    """Return what belongs to the variables of this process, of things in the order of the inputs."""
+    return inputs[len(inputs) - len(program.hosted) :]
 
 
 def lower(
@@ -92,7 +100,9 @@ def lower(
     slices = (lowering.tensors[tensor].to_laid_out_tensor().tensor_list for tensor in after)
     carried = [Carried(before, list(found)) for before, found in zip(given.hosted, slices, strict=True)]
     first = Copy(results, done, {x: x for x in (*step.feeds, *(stage.key for stage in given.stages))})
-    return Lowered(step, [first], given.stages, Row(first, carried))
+    # on any layout, so that a row that was begun elsewhere is a row here
+    is_repeated = not program.guards and [x.shape for x in after] == [x.shape for x in _hosted(step.fed, program)]
+    return Lowered(step, [first], given.stages, Row(first, carried) if is_repeated else None)
 
 
 class Lowered:
@@ -121,7 +131,7 @@ class Lowered:
 
         A row is made at the second request: that takes time, as many steps, and there may be no more of that number.
         """
-        if count == 1 or self._row is None or not self._row.is_possible or self.step.program.guards:
+        if count == 1 or self._row is None or not self._row.is_possible:
             return 1
         fed = sum(math.prod(value.shape) * value.dtype.size for value in self.step.program.inputs)
         most = min(_MOST_OPERATIONS // self._row.size, _MOST_BYTES // max(fed, 1))
@@ -135,7 +145,7 @@ class Lowered:
     def repeated(self, count: int) -> "Lowered":
         """Return so many of these steps in a row."""
         if count not in self._rows:
-            assert self._row is not None
+            assert self._row is not None and self._row.is_possible
             self._rows[count] = Lowered(self.step, self._row.repeat(count), self._stages)
         return self._rows[count]
 

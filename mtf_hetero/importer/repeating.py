@@ -28,7 +28,7 @@ class Carried(NamedTuple):
 
     Args:
       before: the slice of each processor, an operation of its own.
-      after: the slice of each processor after the step.
+      after: the slice of each processor after the step, of the same shape.
     """
 
     before: Sequence[tf.Tensor]
@@ -79,8 +79,6 @@ class Row:
     @functools.cached_property
     def is_possible(self) -> bool:
         """Return whether copies give what steps in calls of their own give."""
-        if any(x.shape.as_list() != y.shape.as_list() for x, y in zip(self._before, self._after, strict=True)):
-            return False
         stateful = [op for op in self._copied if op.op_def.is_stateful or _handles(op)]
         # In a loop, the operation of a variable does not show which one that is
         return all(op.type in _REPEATABLE and (op.type not in _ORDERED or _handles(op)) for op in stateful)

@@ -74,10 +74,3 @@ def test_a_row_gives_what_single_steps_give():
 )
 def test_states_outside_of_variables_are_in_no_row(extra):
     assert not Program(extra).row.is_possible
-
-
-def test_the_value_that_is_carried_has_one_shape():
-    program = Program()
-    with program.graph.as_default():
-        before, after = tf.zeros([2]), tf.zeros([2, 1])
-    assert not Row(program.step, [Carried([before], [after])]).is_possible
