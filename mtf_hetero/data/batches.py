@@ -109,7 +109,6 @@ class Batches:
     Args:
       dataset: of batches.
       found: where it is cut.
-      ahead: batches that are drawn before they are asked for, if the pipeline runs ahead.
 
     Attributes:
       element_spec: of the pipeline.
@@ -154,7 +153,6 @@ class Pipeline:
     Args:
       dataset: of batches.
       found: where it is cut.
-      ahead: batches that are drawn before they are asked for, if the pipeline runs ahead.
     """
 
     def __init__(self, dataset: tf.data.Dataset, found: Cut, ahead: int = AHEAD) -> None:
