@@ -161,8 +161,10 @@ class Row:
             of_device.setdefault(op.device, []).append(step.operations[op.name])
         gates = {}
         for device in {op.device for op in self._roots}:
-            with tf.device(device), tf.control_dependencies(of_device.get(device) or step.list(dict.fromkeys(ends))):
+            with tf.device(device):
                 gates[device] = tf.no_op()
+            # tf.control_dependencies would set an attribute of operations that a session has run
+            gates[device]._add_control_inputs(of_device.get(device) or step.list(dict.fromkeys(ends)))
         return gates
 
     def _describe(self, step: "_Step") -> Copy:
