@@ -11,16 +11,18 @@ Transformer of 6 layers train on sequences, with Adam.
 * first step: the time from the call of `fit` until its first step is done, in a new process: by Keras, and by
   mtf_hetero on one device and with its batch over three devices of this machine.
 * lengths: two epochs of batches of sixty lengths, in the same ways.
+* calls: an MLP of 6 layers of 256, a Transformer of 4 layers of 128 and an LSTM with 1, 4 and 16 steps per call
+  (Keras's `steps_per_execution`), on one device and on workers, over which the batch is split by fixed speeds.
 * auto: the time until the first step with `layout="auto"` on two unequal workers, for a training of many steps and for
   one of few.
 
 All ways of a setting begin with the same weights and images, and run in turns, step by step, each in its own process.
 
 Time: about half an hour on two cores. `--only=ResNet50/` measures one model, `--only="/one device"` the steps on one
-device in eight minutes, `--only="/first step"` the first steps in ten, `--only=/lengths` two minutes, `--only=/auto`
-five. Expected: mtf_hetero is at least as fast as Keras on one device, and faster than Keras on the fast core where the
-planner splits the model. Its first step is done after at most 1.3 times the time of Keras on one device, and 2 times
-on three. `auto` needs 30 seconds at most, and a few if a split gains nothing.
+device in eight minutes, `--only="/first step"` the first steps in ten, `--only=/lengths` two minutes, `--only=/calls`
+six, `--only=/auto` five. Expected: mtf_hetero is at least as fast as Keras on one device, and faster than Keras on the
+fast core where the planner splits the model. Its first step is done after at most 1.3 times the time of Keras on one
+device, and 2 times on three. `auto` needs 30 seconds at most, and a few if a split gains nothing.
 """
 
 import contextlib
@@ -35,7 +37,7 @@ from benchmarks.rows import Writer, summarise
 _TARGET = "benchmarks.frameworks.keras_fit:KerasFit"
 KERAS, COMPILED, OURS = "Keras", "Keras, compiled", "mtf_hetero"
 ONE_DEVICE, WORKERS, FIRST_STEP = "one device", "workers", "first step"
-LENGTHS, AUTO = "lengths", "auto"
+LENGTHS, AUTO, CALLS = "lengths", "auto", "calls"
 _LENGTHS_TARGET = "benchmarks.frameworks.keras_shapes:Shapes"
 _AUTO_TARGET = "benchmarks.frameworks.keras_auto:Auto"
 _FIRST_TARGET = "benchmarks.frameworks.keras_first_step:FirstStep"
@@ -59,6 +61,8 @@ class KerasFit(Case):
         "batch_size": 4,
         "repeats": 2,
         "settings": (ONE_DEVICE,),
+        "in_calls": (("LSTM", 1),),
+        "steps_per_call": (1, 2),
         "first_networks": ("Transformer",),
         "sequences": (),
         "layers": 1,
@@ -83,6 +87,10 @@ class KerasFit(Case):
     first_repeats: int = 3  # processes of each way
     fits: tuple[str, ...] = tuple(DEVICES_OF)  # ways of first steps and lengths
     lengths: int = 60  # of sequences
+    in_calls: tuple[tuple[str, int], ...] = (("MLP", 6), ("Transformer of 128", 4), ("LSTM", 1))  # and their layers
+    call_repeats: int = 5  # times the largest of these numbers of steps
+    steps_per_call: tuple[int, ...] = (1, 4, 16)
+    speeds: tuple[float, ...] = (3.0, 1.0)  # by which the batch of a call's steps is split over the workers
     auto_networks: tuple[tuple[str, int], ...] = (("LeNet", 64), ("VGG-11", 256))  # and images of a step
     auto_steps: tuple[int, ...] = (10_000, 10)  # of the training that is announced
 
@@ -95,6 +103,9 @@ class KerasFit(Case):
         def first(network: str) -> Part:
             return lambda writer, bar: self._measure_first(network, writer)
 
+        def calls(network: str, layers: int, setting: str) -> Part:
+            return lambda writer, bar: self._measure_calls(network, layers, setting, writer)
+
         def auto(network: str, batch_size: int) -> Part:
             return lambda writer, bar: self._measure_auto(network, batch_size, writer)
 
@@ -106,6 +117,11 @@ class KerasFit(Case):
             },
             **{f"{network}/{FIRST_STEP}": first(network) for network in self.first_networks},
             f"Conv1D/{LENGTHS}": lambda writer, bar: self._measure_lengths(writer),
+            **{
+                f"{network}/{CALLS}/{setting}": calls(network, layers, setting)
+                for network, layers in self.in_calls
+                for setting in self.settings
+            },
             **{f"{network}/{AUTO}": auto(network, size) for network, size in self.auto_networks},
         }
 
@@ -136,6 +152,36 @@ class KerasFit(Case):
             # the first one: a step of batch norms on so few pixels multiplies what float32 rounds
             values |= {"losses": losses[way], **compare_losses(losses[way][:1], losses[KERAS][:1])}
             writer.write(f"{network}/{setting}/{way}", {**about, **values})
+
+    def _measure_calls(self, network: str, layers: int, setting: str, writer: Writer) -> None:
+        common = {"network": network, "layers": layers, "batch_size": self.batch_size, "seed": self.seed, "pixels": 0}
+        options: dict[str, dict[str, Any]] = {KERAS: {}, OURS: {}}
+        if setting == WORKERS:
+            own = {"fractions": list(self.fractions), "list_speed": list(self.speeds)}
+            options = {KERAS: {"cores": [0]}, OURS: own}
+        most = max(self.steps_per_call)
+        with contextlib.ExitStack() as stack:
+            children = {
+                (way, steps): stack.enter_context(chief(_TARGET, way=way, steps_per_call=steps, **common, **own))
+                for way, own in options.items()
+                for steps in self.steps_per_call
+            }
+            # the first call is taken step by step, the next one makes the row
+            losses = {way: child.call("run", steps=CHECKED_STEPS + 1)["losses"] for way, child in children.items()}
+            ways = {way: functools.partial(child.call, "run", steps=most // way[1]) for way, child in children.items()}
+            turns = take_turns(ways, self.call_repeats, self.seed)
+        about = self.columns(warmup=CHECKED_STEPS + 1, steps=most, repeats=self.call_repeats)
+        about |= {**common, "setting": CALLS, "devices": ["cpu:0"]}
+        about |= {"where": setting, "fractions": list(self.fractions) if setting == WORKERS else None}
+        for (way, steps), results in turns.items():
+            seconds = [result["wall_seconds"] / most for result in results]
+            of_keras = [result["wall_seconds"] / most for result in turns[KERAS, steps]]
+            values = {"way": way, "steps_per_call": steps, "shares": list(self.speeds) if setting == WORKERS else None}
+            values |= {"layout": None if way == KERAS else "batch", "wall_seconds_per_step": summarise(seconds)}
+            values["wall_ratio"] = summarise(a / b for a, b in zip(seconds, of_keras, strict=True))
+            found, expected = losses[way, steps], losses[KERAS, steps]
+            values |= {"losses": found, **compare_losses(found[:1], expected[:1])}
+            writer.write(f"{network}/{CALLS}/{setting}/{way}, {steps}", {**about, **values})
 
     def _measure_first(self, network: str, writer: Writer) -> None:
         common = {"network": network, "batch_size": self.first_batch_size, "pixels": self.pixels, "seed": self.seed}

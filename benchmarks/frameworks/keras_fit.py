@@ -27,7 +27,9 @@ class KerasFit:
       batch_size: examples of a step.
       way: KERAS, COMPILED, or anything else: mtf_hetero.
       seed: of weights and examples.
-      layers: of the Transformer.
+      layers: of a Transformer, and of the MLP.
+      steps_per_call: Keras's `steps_per_execution`.
+      list_speed: of the workers; None: "auto" finds a layout.
       cores: numbers of the cores that it may use; None: all.
       fractions: cores of each worker of a cluster on this machine; None: this process trains.
     """
@@ -40,6 +42,8 @@ class KerasFit:
         way: str,
         seed: int,
         layers: int = 6,
+        steps_per_call: int = 1,
+        list_speed: list[float] | None = None,
         cores: list[int] | None = None,
         fractions: list[float] | None = None,
     ) -> None:
@@ -48,8 +52,11 @@ class KerasFit:
         self._local = None if fractions is None else LocalCluster(fractions)
         options: dict[str, Any] = {"devices": ["cpu:0"], "layout": "batch"}
         if self._local is not None:
-            options = {"workers": ",".join(self._local.__enter__().workers), "layout": "auto", "measure_seconds": 300.0}
+            options = {"workers": ",".join(self._local.__enter__().workers)}
+            found = {"layout": "batch", "list_speed": list_speed, "rebalance": "off"}
+            options |= {"layout": "auto", "measure_seconds": 300.0} if list_speed is None else found
         self._model, x, y = keras_steps.make(network, _BATCHES * batch_size, pixels, layers, seed)
+        self._model.steps_per_execution = steps_per_call
         self._data = tf.data.Dataset.from_tensor_slices((x, y)).batch(batch_size).repeat()
         if way == COMPILED:
             self._model.compile(self._model.optimizer, self._model.loss, jit_compile=True)
@@ -83,7 +90,7 @@ class KerasFit:
         self._taken.release()
 
     def run(self, steps: int) -> dict[str, Any]:
-        """Take steps, and return their seconds, and the mean loss of the epoch so far after each."""
+        """Take steps, or calls of several; return their seconds, and the mean loss of the epoch so far after each."""
         begin, cpu, first = time.perf_counter(), time.process_time(), len(self._losses)
         for _ in range(steps):
             self._turns.release()

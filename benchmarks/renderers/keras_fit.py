@@ -5,7 +5,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 
 from benchmarks import drawing
-from benchmarks.cases.keras_fit import AUTO, COMPILED, FIRST_STEP, KERAS, LENGTHS, ONE_DEVICE, OURS, WORKERS
+from benchmarks.cases.keras_fit import AUTO, CALLS, COMPILED, FIRST_STEP, KERAS, LENGTHS, ONE_DEVICE, OURS, WORKERS
 from benchmarks.renderers.document import MOST_CONCLUSIONS, Part, Report
 from benchmarks.renderers.tables import Columns, Row, Table, group_by, median, span, succeeded, tabulate
 
@@ -74,6 +74,19 @@ def _auto(rows: Sequence[Row]) -> list[Part]:
     return ["## The choice of a layout", about, tabulate(rows, columns, labels=2)]
 
 
+def _calls(rows: Sequence[Row]) -> list[Part]:
+    """Return the section on several steps in one call."""
+    speeds = next((row["shares"] for row in rows if row["where"] == WORKERS), None)
+    about = "Seconds of a step, with several steps in one call: Keras's `steps_per_execution`. Batches of "
+    about += f"{rows[0]['batch_size']}, with Adam. Median (minimum to maximum) of {rows[0]['repeats']} times "
+    about += f"{rows[0]['steps']} steps, in turns; over Keras: ratios of the steps of one round."
+    if speeds is not None:
+        about += f" On workers, the batch is split {speeds[0]:g} : {speeds[1]:g}; Keras has the faster core alone."
+    columns = _NETWORK | {"on": lambda row: row["where"], "steps in a call": lambda row: str(row["steps_per_call"])}
+    columns |= _WAY | {"s per step": lambda row: row["wall_seconds_per_step"]} | _RATIO
+    return ["## Several steps in one call", about, tabulate(rows, columns, labels=4)]
+
+
 def _ratio(rows: Sequence[Row]) -> list[float]:
     """Return the medians of mtf_hetero's step times, or others, over Keras's."""
     return [median(row, "wall_ratio") for row in succeeded(rows) if row["way"].startswith(OURS)]
@@ -100,7 +113,7 @@ def render(rows: Sequence[Row]) -> Report:
     settings = group_by(rows, lambda row: row["setting"])
     stepped = {name: group for name, group in settings.items() if name in (ONE_DEVICE, WORKERS)}
     parts = _steps(stepped)
-    for name, describe in {FIRST_STEP: _first_steps, LENGTHS: _lengths, AUTO: _auto}.items():
+    for name, describe in {FIRST_STEP: _first_steps, LENGTHS: _lengths, CALLS: _calls, AUTO: _auto}.items():
         parts += describe(settings[name]) if name in settings else []
     draw = functools.partial(_draw, stepped) if stepped else None
     return Report(_conclude(settings), parts, "Examples per second, relative to Keras", draw)

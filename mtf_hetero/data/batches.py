@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
 _Inputs = TypeVar("_Inputs")
-_AHEAD = 2  # batches that are loaded while a step runs
+AHEAD = 2  # batches that are loaded while a step runs
 
 
 class Part:
@@ -103,11 +103,11 @@ class Batches:
       element_spec: of the pipeline.
     """
 
-    def __init__(self, dataset: tf.data.Dataset, found: Cut) -> None:
+    def __init__(self, dataset: tf.data.Dataset, found: Cut, ahead: int = AHEAD) -> None:
         self._dataset, self._cut = dataset, found
         self.element_spec = dataset.element_spec
         self._fed = iter(found.below)
-        self._ahead = _AHEAD if found.runs_ahead else 0
+        self._ahead = ahead if found.runs_ahead else 0
         self._drawn: collections.deque[Batch | Exception] = collections.deque()
 
     def __iter__(self) -> Iterator[object]:
@@ -139,11 +139,11 @@ class Batches:
 class Pipeline:
     """A pipeline of batches, each pass over which gives structures of Parts."""
 
-    def __init__(self, dataset: tf.data.Dataset, found: Cut) -> None:
-        self._dataset, self._cut = dataset, found
+    def __init__(self, dataset: tf.data.Dataset, found: Cut, ahead: int = AHEAD) -> None:
+        self._dataset, self._cut, self._ahead = dataset, found, ahead
 
     def __iter__(self) -> Batches:
-        return Batches(self._dataset, self._cut)
+        return Batches(self._dataset, self._cut, self._ahead)
 
 
 def batches(dataset: tf.data.Dataset, passes: int = 1) -> Pipeline:

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import itertools
 import types
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
@@ -14,10 +15,10 @@ from mtf_hetero._support import garbage, interrupts
 from mtf_hetero.cluster import UnreachableWorkerError
 from mtf_hetero.cluster.session import MayLeave, always
 from mtf_hetero.data import batches
-from mtf_hetero.importer import guarding, moments, normalization, tracing
+from mtf_hetero.importer import guarding, tracing
 from mtf_hetero.importer import step as step_lib
 from mtf_hetero.importer.comparing import Devices
-from mtf_hetero.importer.lowered import Lowered, Stages
+from mtf_hetero.importer.lowered import Lowered, lower
 from mtf_hetero.importer.program import Program
 from mtf_hetero.importer.report import Undivided, report, warn
 from mtf_hetero.importer.staging import Loads
@@ -25,7 +26,6 @@ from mtf_hetero.importer.step import Step
 from mtf_hetero.importer.tracing import Traced
 from mtf_hetero.importer.verifying import Verification
 from mtf_hetero.layout import Layout
-from mtf_hetero.mesh import traffic
 from mtf_hetero.placement.placing import sizes_on_devices
 from mtf_hetero.training.changes import Row
 from mtf_hetero.training.runtime import Runtime, Trace
@@ -94,7 +94,23 @@ class Divided:
 
     def __call__(self, *inputs: object) -> Any:
         """Run one step; returns what the step returns."""
-        return self.run_once(inputs) if self._elastic is None else self._elastic.take(inputs)
+        return self.take([inputs])[0]
+
+    def take(self, row: Sequence[Sequence[object]]) -> list[object]:
+        """Run steps, in as few calls of the session as possible; returns what each returns."""
+        run = self.run_row if self._elastic is None else self._elastic.take
+        return [result for part in self._calls(row) for result in run(part)]
+
+    def _calls(self, row: Sequence[Sequence[object]]) -> Iterator[Sequence[Sequence[object]]]:
+        """Yield the inputs of each call: of one step, or of several of a kind."""
+        for key, group in itertools.groupby(row, self._key):
+            left, lowered = list(group), self._lowered.get(key)
+            count = 1 if lowered is None else lowered.fit(len(left))
+            count = 1 if self.verification is not None and self.verification.is_due(key[0]) else count
+            while left:
+                count = count if count <= len(left) else 1
+                yield left[:count]
+                left = left[count:]
 
     @contextlib.contextmanager
     def outliving(
@@ -132,13 +148,11 @@ class Divided:
     def _outlive(self, work: Callable[[], _Result]) -> _Result:
         return work() if self._elastic is None else self._elastic.outlive(work)
 
-    def run_once(self, inputs: Sequence[object], trace: Trace = None) -> Any:
-        """Run one step, which is not taken again if a worker is lost, and perhaps trace it; returns what it returns."""
-        program, results = self.run(inputs, trace)
-        values, structure = iter(results), program.concrete.structured_outputs
-        leaves = tf.nest.flatten(structure, expand_composites=True)
-        flat = [None if x is None else tf.constant(next(values)) for x in leaves]
-        return tf.nest.pack_sequence_as(structure, flat, expand_composites=True)
+    def run_row(self, row: Sequence[Sequence[object]], trace: Trace = None) -> list[object]:
+        """Run steps of one kind in one call, which is not repeated if a worker is lost; returns what each returns."""
+        lowered = self.prepare(row[0])
+        found = self._run(lowered.repeated(len(row)), row, trace) if row[1:] else [self.run(row[0], trace)[1]]
+        return [lowered.pack(results) for results in found]
 
     def run(self, inputs: Sequence[object], trace: Trace = None) -> tuple[Program, list[np.ndarray]]:
         """Run one step, and compare it with TensorFlow's if it is the first one; returns its program, and the results.
@@ -147,33 +161,32 @@ class Divided:
           StepDiffersError: it is not TensorFlow's.
         """
         lowered = self.prepare(inputs)
-        program, take = lowered.step.program, functools.partial(self._run, lowered, _leaves(inputs), trace)
-        if self.verification is None or not self.verification.is_due(key := self._traced.kind(inputs)):
+        program, take = lowered.step.program, lambda: self._run(lowered, [inputs], trace)[0]
+        if self.verification is None or not self.verification.is_due(kind := self._traced.kind(inputs)):
             return program, take()
-        inputs = batches.values(inputs)
+        arrays = batches.values(inputs)
         on_gpu = any("gpu" in device.lower() for device in self.runtime.placement.devices)
         where = {"on_workers": self.runtime.has_workers, "on_gpu": on_gpu}
-        devices = Devices(program, self._traced.drawn, functools.partial(self._observe, inputs), **where)
-        return program, self.verification.take(key, devices, inputs, take, self)
+        devices = Devices(program, self._traced.drawn, functools.partial(self._observe, arrays), **where)
+        return program, self.verification.take(kind, devices, arrays, take, self)
 
-    def _run(self, lowered: Lowered, leaves: Sequence[object], trace: Trace) -> list[np.ndarray]:
-        """Run one step on inputs, flat; returns its results, flat."""
-        feed = lowered.feed(leaves, self._loads)
+    def _run(self, lowered: Lowered, row: Sequence[Sequence[object]], trace: Trace) -> list[list[np.ndarray]]:
+        """Run steps in one call; returns the results of each, flat."""
+        feed = lowered.feed([_leaves(inputs) for inputs in row], self._loads)
         for name in lowered.written:
             self._known.pop(name, None)
         with interrupts.defer(), guarding.explain_guards(lowered.step.program.guards):
-            found, _ = self.runtime.run(lowered.fetches, feed, trace)
-            self.runtime.steps += bool(lowered.written)
+            found = self.runtime.run(lowered.fetches, feed, trace)
+            self.runtime.steps += len(row) if lowered.written else 0
             return lowered.take_results(found)
 
     def _observe(self, inputs: Sequence[object], tensors: Sequence[tf.Tensor]) -> tuple[Program, list[np.ndarray]]:
         """Take a step elsewhere, with tensors of its trace among the results; returns its program, and the results."""
         traced, placed = self._traced.observing(tensors, inputs, self._first), self.runtime.placement
-        observer = Divided(traced, lambda build, graph: placed, inputs)
-        with contextlib.closing(observer):
+        with contextlib.closing(Divided(traced, lambda build, graph: placed, inputs)) as observer:
             return observer.run(inputs)
 
-    def _key(self, inputs: Sequence[object]) -> Hashable:
+    def _key(self, inputs: Sequence[object]) -> tuple[Hashable, ...]:
         """Return what decides how a step is lowered: its trace, and where its input is made."""
         loaders = [batch.loader for batch in batches.batches_in(inputs)] if self.runtime.has_workers else []
         return self._traced.kind(inputs), tuple(loaders)
@@ -307,9 +320,7 @@ class Divided:
     @property
     def undivided(self) -> Undivided:
         """The replicated work, to be printed."""
-        operations = self.step.program.operations
-        unjoined = [*moments.find_unjoined(operations), *normalization.find_unjoined(operations)]
-        return report(self.step.work, self.layout, unjoined)
+        return report(self.step.work, self.layout, self.step.program.operations)
 
     @property
     def verified(self) -> str:
@@ -370,19 +381,9 @@ class Divided:
         if self._first is None:
             self.runtime.placement = self._place(lambda: step_lib.build(program).graph, step.graph)
         leaves = _leaves(inputs) if self.runtime.has_workers and program.prepare is None else []
-        stages = Stages(step, leaves)
+        new = step.variables.keys() - self._present
         with graph.as_default():
-            new = step.variables.keys() - self._present
-            sizes = [value.shape[0] for value in step.program.feeds if value.shape]
-            options = {"is_first": is_first, "examples": sizes[0] if sizes else 1, "new": new}
-            options["give"] = stages.make
-            lowering = self.runtime.lower(step.graph, step.mesh, **options)
-            results = [lowering.export_to_tf_tensor(tensor) for tensor in step.results]
-            done = tf.group([lowering.lowered_operation(op) for op in step.updates])
-            chosen = results[len(results) - len(program.guards) :]
-            guarding.check_before_updates(program.guards, chosen, done)
-            self.runtime.hold(done, is_open=not is_first)
-            traffic.arrange([*results, done], already_run=already_run)
+            lowered = lower(step, leaves, self.runtime, is_first=is_first, new=new, already_run=already_run)
         self._first = self._first or step
         self._variables |= step.variables
         self._present |= step.variables.keys()
@@ -391,8 +392,7 @@ class Divided:
             values = self._values(new)
             self.runtime.put(values)
             self._known |= values
-        lowered = self._lowered[self._key(inputs)] = Lowered(step, results, done, stages.made)
-        return lowered
+        return self._lowered.setdefault(self._key(inputs), lowered)
 
 
 def _leaves(inputs: Sequence[object]) -> list[object]:

@@ -288,8 +288,8 @@ class Program:
         fed = [value for value in self.feeds if value.dtype != tf.string]
         return [*fed, *self.prepared, *(variable.before for variable in self.hosted)]
 
-    def list_fed(self, arguments: Sequence[object]) -> list[np.ndarray | None]:
-        """Return the arrays of `inputs`; None where there is no argument.
+    def list_fed(self, arguments: Sequence[object], *, are_hosted_fed: bool = True) -> list[np.ndarray | None]:
+        """Return the arrays of `inputs`, perhaps without those of hosted variables; None where there is no argument.
 
         Raises:
           NotImplementedError: the shape of one depends on the data.
@@ -302,7 +302,7 @@ class Program:
                 if refused is not None and tuple(x.shape) != value.shape:
                     raise refused
                 fed.append(x.numpy())
-        return [*fed, *(variable.variable.numpy() for variable in self.hosted)]
+        return [*fed, *(variable.variable.numpy() for variable in self.hosted if are_hosted_fed)]
 
     @property
     def fetches(self) -> list[Value]:

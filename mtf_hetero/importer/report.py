@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support import facts
-from mtf_hetero.importer import table
+from mtf_hetero.importer import moments, normalization, table
 from mtf_hetero.importer.nodes import user_line
 from mtf_hetero.importer.program import Operation, Program, within
 from mtf_hetero.importer.work import estimate_flops
@@ -66,9 +66,9 @@ class Undivided:
 
 
 def report(
-    work: Mapping[Operation, set[mtf.Dimension]], layout: Layout, unjoined: Sequence[Operation] = ()
+    work: Mapping[Operation, set[mtf.Dimension]], layout: Layout, operations: Sequence[Operation] = ()
 ) -> Undivided:
-    """Report the replicated work, and operations that are slow for they were not joined."""
+    """Report the replicated work, and those of a program's operations that are slow for they were not joined."""
     flops = {op: estimate_flops(op) for op in work}
     total = sum(flops.values()) or 1
     found: dict[tuple[str, str, bool], list[int]] = collections.defaultdict(list)
@@ -81,6 +81,7 @@ def report(
         for (kind, line, has_rule), numbers in found.items()
     ]
     entries.sort(key=lambda entry: -entry.share)
+    unjoined = [*moments.find_unjoined(operations), *normalization.find_unjoined(operations)]
     return Undivided(
         tuple(entries), sum(entry.share for entry in entries), collections.Counter(op.line for op in unjoined)
     )

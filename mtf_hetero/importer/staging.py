@@ -4,7 +4,7 @@ import concurrent.futures
 import functools
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +21,7 @@ from mtf_hetero.mesh.mesh_impl import UnevenMeshImpl
 from mtf_hetero.mesh.tensors import LaidOutTensor
 from mtf_hetero.training.runtime import Run, Runtime
 
+_Keys = concurrent.futures.Future[list[int]]
 _Pieces = dict[Stored, Iterator[Piece]]  # of arrays that are still to be sent in a session
 _HERE = "/cpu:0"  # where it is fed
 _ASK_SECONDS = 0.5  # between two looks whether the worker that a batch waits for was lost
@@ -46,6 +47,26 @@ class _Box(NamedTuple):
     size: list[int]
 
 
+class _Way(NamedTuple):
+    """The operations by which one batch of a call gets to the processors.
+
+    Args:
+      key: placeholder for its number.
+      wholes: placeholders for its components.
+      put: sends each processor its slices of them.
+      fed: placeholders for what the workers need to load it.
+      load: has them load it; None: they do not.
+      samples: {CPU of a host: an example, and its components there}.
+    """
+
+    key: tf.Tensor
+    wholes: Mapping[int, tf.Tensor]
+    put: tf.Operation
+    fed: Sequence[tf.Tensor]
+    load: tf.Operation | None
+    samples: Mapping[str, tuple[int, list[tf.Tensor]]]
+
+
 class Stage:
     """Has the slices of a batch on the processors, under a number, until the step takes them.
 
@@ -57,7 +78,7 @@ class Stage:
       mesh_impl: of the step's mesh.
 
     Attributes:
-      key: placeholder for the number.
+      key: placeholder for the number of the batch that the step takes.
       nothing: an operation that does nothing.
       slices: {number of a component: LaidOutTensor} of the batch whose number is fed.
       loads: whether the workers make what they need of what is fed; else they are fed what they need.
@@ -69,19 +90,27 @@ class Stage:
         with tf.device(_HERE):
             self.key, self.nothing = tf.placeholder(tf.int64, []), tf.no_op()
         self.slices = self._take()
-        self._wholes, self._put = self._feed_slices(batch)
-        self._fed: list[tf.Tensor] = []
-        self.loads = False
-        if batch.loader is not None:
-            boxes = [
-                {number: self._box(tensor.shape, pnum, batch.examples) for number, tensor in tensors.items()}
-                for pnum in range(mesh_impl.size)
-            ]
-            ranges = self._ranges(boxes)
-            overlaps = any(a[1] > b[0] for a, b in itertools.pairwise(sorted(ranges.values())))
-            self.loads = not (batch.loader.draws and overlaps)  # two workers would draw other numbers
-            if self.loads:
-                self._fed, self._load, self._samples = self._load_slices(batch, batch.loader, boxes, ranges)
+        self._boxes = [
+            {number: self._box(tensor.shape, pnum, batch.examples) for number, tensor in tensors.items()}
+            for pnum in range(mesh_impl.size)
+        ]
+        self._hosts = self._ranges(self._boxes)
+        overlaps = any(a[1] > b[0] for a, b in itertools.pairwise(sorted(self._hosts.values())))
+        # two workers would draw other numbers
+        self.loads = batch.loader is not None and not (batch.loader.draws and overlaps)
+        self._ways: list[_Way] = []
+        self.make_room([batch])
+
+    def make_room(self, batches: Sequence[Batch]) -> None:
+        """Make the operations that load so many batches of the kind in one call, unless they are there."""
+        with self.key.graph.as_default():
+            for batch in batches[len(self._ways) :]:
+                with tf.device(_HERE):
+                    key = tf.placeholder(tf.int64, [])
+                ways = *self._feed_slices(batch, key), [], None, {}
+                if self.loads and batch.loader is not None:
+                    ways = *ways[:2], *self._load_slices(batch, batch.loader, key)
+                self._ways.append(_Way(key, *ways))
 
     def _box(self, shape: mtf.Shape, pnum: int, examples: int) -> _Box:
         """Return a processor's part: no more examples than it needs, if it has all of the later parts of their axis.
@@ -117,13 +146,13 @@ class Stage:
                 taken[number].append(slice_)
         return {number: LaidOutTensor(slices) for number, slices in taken.items()}
 
-    def _give(self, slices: Sequence[Mapping[int, tf.Tensor]]) -> tf.Operation:
+    def _give(self, slices: Sequence[Mapping[int, tf.Tensor]], key: tf.Tensor) -> tf.Operation:
         """Make the operation that puts each processor's slices where it takes them."""
         given = []
         for pnum, (device, mine) in enumerate(zip(self._mesh_impl.devices, slices, strict=True)):
             with tf.device(device):
                 op = tf.raw_ops.MapStage(
-                    key=self.key,
+                    key=key,
                     indices=list(range(len(mine))),
                     values=list(mine.values()),
                     dtypes=[tensor.dtype for tensor in mine.values()],
@@ -132,7 +161,7 @@ class Stage:
                 given.append(op)
         return tf.group(given)
 
-    def _feed_slices(self, batch: Batch) -> tuple[dict[int, tf.Tensor], tf.Operation]:
+    def _feed_slices(self, batch: Batch, key: tf.Tensor) -> tuple[dict[int, tf.Tensor], tf.Operation]:
         """Make the operations that cut the components here, and send each processor its slices."""
         slices: list[dict[int, tf.Tensor]] = [{} for _ in self._mesh_impl.devices]
         wholes = {}
@@ -143,7 +172,7 @@ class Stage:
                 whole = reshape(wholes[number], tensor.shape.to_integer_list)
                 for mine, cut_here in zip(slices, self._mesh_impl.make_slices(whole, tensor.shape), strict=True):
                     mine[number] = cut_here
-        return wholes, self._give(slices)
+        return wholes, self._give(slices, key)
 
     def _ranges(self, boxes: Sequence[Mapping[int, _Box]]) -> dict[str, tuple[int, int]]:
         """Return {CPU of a host: the first example that its processors need, and the one after the last}; not none."""
@@ -156,11 +185,7 @@ class Stage:
         return ranges
 
     def _load_slices(
-        self,
-        batch: Batch,
-        loader: Loader,
-        boxes: Sequence[Mapping[int, _Box]],
-        ranges: Mapping[str, tuple[int, int]],
+        self, batch: Batch, loader: Loader, key: tf.Tensor
     ) -> tuple[list[tf.Tensor], tf.Operation, dict[str, tuple[int, list[tf.Tensor]]]]:
         """Make the operations by which each host loads the examples that its processors need.
 
@@ -170,21 +195,21 @@ class Stage:
         loaded, samples = {}, {}
         with tf.device(_HERE):
             fed = [tf.placeholder(array.dtype, array.shape) for array in batch.fed]
-        for host, (first, end) in ranges.items():
+        for host, (first, end) in self._hosts.items():
             with tf.device(_HERE):
                 rows = [cut(x, [first, *[0] * (x.shape.rank - 1)], [end - first, *x.shape.as_list()[1:]]) for x in fed]
             with tf.device(host):
                 loaded[host] = loader(rows, end - first, host)
                 samples[host] = first, [loaded[host][number][0] for number in self._tensors]
         slices: list[dict[int, tf.Tensor]] = []
-        for device, its_boxes in zip(self._mesh_impl.devices, boxes, strict=True):
+        for device, its_boxes in zip(self._mesh_impl.devices, self._boxes, strict=True):
             host, mine = host_cpu(device), {}
             with tf.device(host):
                 for number, box in its_boxes.items():
                     if box.end == box.first:
                         mine[number] = tf.zeros(box.size, self._tensors[number].dtype)
                         continue
-                    whole, first = loaded[host][number], ranges[host][0]
+                    whole, first = loaded[host][number], self._hosts[host][0]
                     rows = cut(
                         whole,
                         [box.first - first, *[0] * (whole.shape.rank - 1)],
@@ -192,24 +217,27 @@ class Stage:
                     )
                     mine[number] = cut(reshape(rows, box.shape), box.begin, box.size)
             slices.append(mine)
-        return fed, self._give(slices), samples
+        return fed, self._give(slices, key), samples
 
-    def load(self, batch: Batch, key: int, run: Run, *, compares: bool) -> str:
-        """Have the workers load a batch.
+    def load(self, batches: Mapping[int, Batch], run: Run, *, compares: bool) -> str:
+        """Have the workers load batches.
 
         Args:
-          batch: the batch.
-          key: its number.
+          batches: {number: batch}.
           run: runs operations in the session.
           compares: whether to compare one example of each worker with what this process makes of it.
 
         Returns:
           What is different; "" if nothing is.
         """
-        feed: dict[tf.Tensor, object] = {self.key: key, **dict(zip(self._fed, batch.fed, strict=True))}
-        samples = self._samples if compares else {}
-        _, found = run((self._load, {host: x for host, (_, x) in samples.items()}), feed)
+        feed: dict[tf.Tensor, object] = {}
+        for way, (key, batch) in zip(self._ways, batches.items()):
+            feed |= {way.key: key, **dict(zip(way.fed, batch.fed, strict=True))}
+        samples = self._ways[0].samples if compares else {}
+        loads = [way.load for way in self._ways[: len(batches)]]
+        _, found = run((loads, {host: x for host, (_, x) in samples.items()}), feed)
         if compares:
+            batch = next(iter(batches.values()))
             assert batch.loader is not None
             for host, (number, _) in samples.items():
                 try:
@@ -221,11 +249,13 @@ class Stage:
                     return f"{shorten(host)} reads another example than this process under the same name"
         return ""
 
-    def put(self, batch: Batch, key: int, run: Run) -> None:
-        """Feed the workers a batch, under a number."""
-        values = batch.values()
-        feed: dict[tf.Tensor, object] = {placeholder: values[number] for number, placeholder in self._wholes.items()}
-        run(self._put, feed | {self.key: key})
+    def put(self, batches: Mapping[int, Batch], run: Run) -> None:
+        """Feed the workers batches, {number: batch}."""
+        feed: dict[tf.Tensor, object] = {}
+        for way, (key, batch) in zip(self._ways, batches.items()):
+            values = batch.values()
+            feed |= {way.key: key, **{placeholder: values[number] for number, placeholder in way.wholes.items()}}
+        run([way.put for way in self._ways[: len(batches)]], feed)
 
 
 def _are_alike(here: np.ndarray, there: np.ndarray) -> bool:
@@ -250,15 +280,15 @@ def _is_stored(stage: Stage, batch: Batch, run: Run, pieces: _Pieces) -> bool:
     return piece is None
 
 
-def _call_after(before: concurrent.futures.Future[int] | None, load: Callable[[], int]) -> int:
-    """Load a batch after the one before it: the next step needs that one first."""
+def _call_after(before: _Keys | None, load: Callable[[], list[int]]) -> list[int]:
+    """Load batches after those before them: the next step needs those first."""
     if before is not None:
         concurrent.futures.wait([before])
     return load()
 
 
 class Loads:
-    """Loads batches one after the other on other threads, while a step runs.
+    """Loads batches on other threads while steps run, those of one call of steps in one call.
 
     They are daemon threads, because a load may wait for a lost worker for ever.
 
@@ -268,20 +298,21 @@ class Loads:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime, self._keys = runtime, itertools.count()
-        self._last: concurrent.futures.Future[int] | None = None
-        self._pending: dict[tuple[Stage, Batch], concurrent.futures.Future[int]] = {}
+        self._last: _Keys | None = None
+        self._pending: dict[tuple[Stage, Batch], tuple[_Keys, int]] = {}  # and its place among those of a call
         self._compared: set[Loader] = set()
         self._told = {""}
         self._pieces: _Pieces = {}
 
-    def begin(self, stage: Stage, batch: Batch) -> None:
-        """Begin to load a batch, unless that was begun."""
-        if (stage, batch) in self._pending:
+    def begin(self, stage: Stage, batches: Iterable[Batch]) -> None:
+        """Begin to load batches in one call, but for those of which that was begun."""
+        new = [batch for batch in batches if (stage, batch) not in self._pending]
+        if not new:
             return
-        load = functools.partial(self._load, stage, batch, self._runtime.run_beside(), self._pieces)
-        self._last = self._pending[stage, batch] = threads.begin(
-            functools.partial(_call_after, self._last, load), "load"
-        )
+        stage.make_room(new)
+        load = functools.partial(self._load, stage, new, self._runtime.run_beside(), self._pieces)
+        self._last = threads.begin(functools.partial(_call_after, self._last, load), "load")
+        self._pending |= {(stage, batch): (self._last, number) for number, batch in enumerate(new)}
 
     def take(self, stage: Stage, batch: Batch, *, trains: bool) -> int:
         """Return the number under which a batch lies on the devices. The step must take it.
@@ -296,12 +327,12 @@ class Loads:
           tf.errors.OpError: this process cannot make the batch either.
         """
         is_ahead = (stage, batch) in self._pending
-        self.begin(stage, batch)
-        began, future = time.monotonic(), self._pending.pop((stage, batch))
+        self.begin(stage, [batch])
+        began, (future, number) = time.monotonic(), self._pending.pop((stage, batch))
         while not concurrent.futures.wait([future], _ASK_SECONDS).done:
             self._runtime.run(stage.nothing)  # an error, if a worker was lost meanwhile
         with self._runtime.explaining_loss():
-            key = future.result()
+            key = future.result()[number]
         if trains and is_ahead:  # the first one of an epoch waits, however fast the workers read
             self._runtime.waited_seconds += time.monotonic() - began
         return key
@@ -317,12 +348,13 @@ class Loads:
         """Wait for the loads that were begun, unless they wait for a lost worker."""
         self.forget(_END_SECONDS)
 
-    def _load(self, stage: Stage, batch: Batch, run: Run, pieces: _Pieces) -> int:
-        """Load a batch; `run` and `pieces` are those of the session for which it was begun, which may have ended."""
-        if stage.loads and not batch.is_whole and _is_stored(stage, batch, run, pieces):
-            why = self._try_load(stage, batch, key := next(self._keys), run)
+    def _load(self, stage: Stage, batches: Sequence[Batch], run: Run, pieces: _Pieces) -> list[int]:
+        """Load batches; `run` and `pieces` are those of the session for which that was begun, which may have ended."""
+        batch, are_whole = batches[0], any(batch.is_whole for batch in batches)
+        if stage.loads and not are_whole and _is_stored(stage, batch, run, pieces):
+            why = self._try_load(stage, numbered := self._number(batches), run)
             if not why:
-                return key
+                return list(numbered)
             stage.loads = False
             tf.logging.warning(
                 "the workers do not read their parts of the batches: %s; this process reads and sends them; put the "
@@ -332,15 +364,19 @@ class Loads:
         elif batch.loader is None and batch.why not in self._told and batch.nbytes >= _WORTH_TELLING:
             self._told.add(batch.why)
             tf.logging.warning("this process makes the batches and sends them to the workers, because of %s", batch.why)
-        stage.put(batch, key := next(self._keys), run)
-        return key
+        stage.put(numbered := self._number(batches), run)
+        return list(numbered)
 
-    def _try_load(self, stage: Stage, batch: Batch, key: int, run: Run) -> str:
-        """Have the workers load a batch; returns why they cannot, "" if they did."""
-        assert batch.loader is not None
+    def _number(self, batches: Sequence[Batch]) -> dict[int, Batch]:
+        return {next(self._keys): batch for batch in batches}
+
+    def _try_load(self, stage: Stage, batches: Mapping[int, Batch], run: Run) -> str:
+        """Have the workers load batches; returns why they cannot, "" if they did."""
+        loader = next(iter(batches.values())).loader
+        assert loader is not None
         try:
-            why = stage.load(batch, key, run, compares=batch.loader not in self._compared)
+            why = stage.load(batches, run, compares=loader not in self._compared)
         except (tf.errors.NotFoundError, tf.errors.InvalidArgumentError, tf.errors.PermissionDeniedError) as error:
             return shorten(str(error.message).splitlines()[0])
-        self._compared.add(batch.loader)
+        self._compared.add(loader)
         return why

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from mtf_hetero._compat import tf
-from mtf_hetero.data.batches import Pipeline
+from mtf_hetero.data.batches import AHEAD, Pipeline
 from mtf_hetero.data.cutting import Cut, Loader, cut, is_dense
 from mtf_hetero.data.stored import Stored
 
@@ -23,12 +23,13 @@ class _Adapter(Protocol):
 
 
 @contextlib.contextmanager
-def with_parts(is_wanted: Callable[[], bool], epochs: int) -> Iterator[None]:
+def with_parts(is_wanted: Callable[[], bool], epochs: int, steps_in_a_row: int) -> Iterator[None]:
     """Have Keras's loop iterate over structures of Parts.
 
     Args:
       is_wanted: whether an iterator that is made now is for the steps that are taken on devices.
       epochs: that are to come.
+      steps_in_a_row: whose batches the devices are to have when the first one begins.
     """
     trainer = vars(importlib.import_module("keras.src.backend.tensorflow.trainer"))
     before = trainer["TFEpochIterator"]
@@ -41,7 +42,7 @@ def with_parts(is_wanted: Callable[[], bool], epochs: int) -> Iterator[None]:
             dataset: tf.data.Dataset = super()._get_iterator()
             found = _cut(dataset, self.data_adapter, epochs)
             if found is not None:
-                self._distributed_dataset: object = Pipeline(dataset, found)
+                self._distributed_dataset: object = Pipeline(dataset, found, max(AHEAD, steps_in_a_row))
 
     trainer["TFEpochIterator"] = EpochIterator
     try:

@@ -1,7 +1,7 @@
 """Keras's own loop, with its steps taken on devices: the functions that it calls for each batch."""
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from mtf_hetero._compat import tf
 from mtf_hetero.cluster import UnreachableWorkerError
@@ -70,8 +70,12 @@ class Loop:
         for name, kind in zip(names, kinds, strict=True):
             setattr(self._model, name, StandIn(getattr(self, kind), self._functions[kind]))
         is_on_workers = self._keeper is not None and bool(self._keeper.cluster.workers)
+
+        def is_wanted() -> bool:
+            return is_on_workers and not self._in_callbacks
+
         try:
-            with with_parts(lambda: is_on_workers and not self._in_callbacks, self._epochs):
+            with with_parts(is_wanted, self._epochs, self._model.steps_per_execution):
                 yield
             self.give_back()
             self._keep()
@@ -93,7 +97,7 @@ class Loop:
 
     def predict(self, batches: list[object]) -> object:
         """Return the predictions for some batches."""
-        outputs = [self._take("predict", data) for data in batches]
+        outputs = self._take("predict", batches)
         return outputs[0] if len(outputs) == 1 else keras.tree.map_structure(lambda *x: tf.concat(x, 0), *outputs)
 
     def _next(self, kind: str, iterator: Iterable[object]) -> object:
@@ -104,13 +108,17 @@ class Loop:
             if self._divided is None:
                 raise ValueError(f"the data of model {self._model.name!r} are empty; give at least one batch")
             return self._run_without_batch(kind, iterator)
-        logs = self._take(kind, first, spec)
-        for _ in range(self._model.steps_per_execution - 1):
+        row, broken = [first], None
+        while len(row) < self._model.steps_per_execution and broken is None:
             try:
-                data = next(batches)
+                row.append(next(batches))
             except StopIteration:
                 break
-            logs = self._take(kind, data, spec)
+            except Exception as error:  # of the data, after steps that Keras takes
+                broken = error
+        logs = self._take(kind, row, spec)[-1]
+        if broken is not None:
+            raise broken
         return logs
 
     def _run_without_batch(self, kind: str, iterator: object) -> object:
@@ -132,24 +140,24 @@ class Loop:
         finally:
             self.take_changed()
 
-    def _take(self, kind: str, data: object, spec: object = None) -> object:
-        """Take a step; within a callback it begins with what the callback has changed."""
-        inputs = kind, _present(data)
+    def _take(self, kind: str, row: Sequence[object], spec: object = None) -> list[object]:
+        """Take a step on each batch; within a callback they begin with what the callback has changed."""
+        inputs = [(kind, _present(data)) for data in row]
         self._watch.end()
         self._traced.declared = (kind, spec) if spec else None
         try:
             if self._divided is None:
-                self._divided = self._begin(*inputs)
+                self._divided = self._begin(*inputs[0])
             elif self._is_given:
                 self.take_changed()
             with explain_wrong_data(self._divided.graph):
-                result = self._divided(*inputs)
+                results = self._divided.take(inputs)
         except NotImplementedError:
             forget_traced(self._model)
             raise
         if self._in_callbacks:
             self._begin_watch()
-        return result
+        return results
 
     def _begin(self, kind: str, data: object) -> Divided:
         """Return the step on devices, in the session of the last call if there is one."""

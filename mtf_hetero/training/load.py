@@ -84,8 +84,13 @@ class DeviceLoad(tf.train.SessionRunHook):
     def after_run(
         self, run_context: tf.train.SessionRunContext | None, run_values: tf.train.SessionRunValues | None
     ) -> None:
+        self.end_steps(1)
+
+    def end_steps(self, count: int) -> None:
+        """Note the end of steps, in one call of the session."""
         now = time.monotonic()
-        self.step, self._steps, self._seconds = self.step + 1, self._steps + 1, self._seconds + now - self._began
+        self.step, self._steps = self.step + count, self._steps + count
+        self._seconds += now - self._began
         self._warm_up -= self._warm_up > 0
         if self._answer is not None and self._answer.done():
             answer, self._answer = self._answer, None
@@ -99,14 +104,15 @@ class DeviceLoad(tf.train.SessionRunHook):
         self._answer: concurrent.futures.Future[dict[int | None, float]] | None = None
         self._steps, self._seconds = 0, 0.0
 
-    def measure(self, metadata: tf.RunMetadata) -> dict[str, float | dict[str, float]]:
+    def measure(self, metadata: tf.RunMetadata, steps: int = 1) -> dict[str, float | dict[str, float]]:
         """Return a row for metrics.jsonl: the seconds of a step, those of each device, and the share that they are.
 
         Args:
-          metadata: of a step that ran with `options`; without, the row is of the last samples.
+          metadata: of a call that ran with `options`; without, the row is of the last samples.
+          steps: that the call took.
         """
         if self.options is not None:
-            self._read(metadata)
+            self._read(metadata, steps)
         if not self._samples:
             return {}
         seconds, busy = self._typical()
@@ -149,7 +155,7 @@ class DeviceLoad(tf.train.SessionRunHook):
         if self._samples:
             self._next = time.monotonic() + _PAUSE_SECONDS
 
-    def _read(self, metadata: tf.RunMetadata) -> None:
+    def _read(self, metadata: tf.RunMetadata, steps: int) -> None:
         try:
             used = trace.usage(trace.read(metadata), self._devices)
         except ValueError as error:  # a device that TensorFlow traces under a name of another kind
@@ -158,8 +164,9 @@ class DeviceLoad(tf.train.SessionRunHook):
         span = max((sum((each.computing, each.receiving, each.waiting)) for each in used.values()), default=0.0)
         if span:
             full = complete([*used, *self._devices])  # the trace has TensorFlow's names
-            computing = {full[name]: each.computing for name, each in used.items()}
-            self._add(Sample(self.step, span, {device: computing.get(full[device], 0.0) for device in self._devices}))
+            computing = {full[name]: each.computing / steps for name, each in used.items()}
+            busy = {device: computing.get(full[device], 0.0) for device in self._devices}
+            self._add(Sample(self.step, span / steps, busy))
 
     def _add(self, sample: Sample) -> None:
         self._samples.append(sample)

@@ -60,21 +60,21 @@ class Meter:
         """Note that the devices do other work than training steps."""
         self.load.skip()
 
-    def measure(self, step: Callable[[Trace], _Result]) -> _Result:
-        """Return the result of a training step, which is traced if its argument says so."""
+    def measure(self, call: Callable[[Trace], _Result], *, steps: int = 1) -> _Result:
+        """Return the result of a call that takes training steps, and is traced if its argument says so."""
         trace = None
         if self.load.options is not None and self._measuring.is_due(self._steps):
             trace = self.load.options, tf.RunMetadata()
         began = time.monotonic()
         self._pace.begin_step()
         self.load.before_run(None)
-        result = step(trace)
-        self.load.after_run(None, None)
-        self._pace.end_step(counted=trace is None)
-        self._steps += 1
+        result = call(trace)
+        self.load.end_steps(steps)
+        self._pace.end_step(counted=trace is None, steps=steps)
+        self._steps += steps
         if trace is not None:
-            self.load.measure(trace[1])
-            self._measuring.end_step(time.monotonic() - began, self._pace)
+            self.load.measure(trace[1], steps)
+            self._measuring.end_step((time.monotonic() - began) / steps, self._pace)
         if self._hook is not None:
             self._hook.after_run(None, None)
         return result

@@ -29,15 +29,15 @@ class Pace:
         """Note that a step begins."""
         self._begin = time.monotonic()
 
-    def end_step(self, *, counted: bool = True) -> None:
-        """Note that the step ends; `counted`: it has done nothing out of the ordinary."""
+    def end_step(self, *, counted: bool = True, steps: int = 1) -> None:
+        """Note that the step ends, or several; `counted`: they have done nothing out of the ordinary."""
         if self._begin is None:
             return
         seconds = time.monotonic() - self._begin
         if len(self._warm_up) < WARM_UP_STEPS:
-            self._warm_up.append(seconds)
+            self._warm_up.append(seconds / steps)
         elif counted:
-            self.steps, self.seconds = self.steps + 1, self.seconds + seconds
+            self.steps, self.seconds = self.steps + steps, self.seconds + seconds
 
     def reset(self) -> None:
         """Count from 0 again."""

@@ -5,6 +5,7 @@ This process has a copy of the training's state, and the inputs of the steps sin
 
 import contextlib
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol, TypeVar
@@ -30,6 +31,7 @@ from mtf_hetero.training.runtime import Runtime, Trace
 OFF, FOREVER = "off", "forever"
 _Result = TypeVar("_Result")
 _Values = Sequence[tuple[tf.Variable, np.ndarray]]
+_Row = Sequence[Sequence[object]]  # the inputs of the steps of one call
 _MEMORY_SHARE = 0.25  # of the memory that is free, which inputs may take
 
 
@@ -119,8 +121,8 @@ class Step(Protocol):
         """Return whether a step changes a variable on the devices, as far as it was built."""
         ...
 
-    def run_once(self, inputs: Sequence[object], trace: Trace = None) -> object:
-        """Take a step; returns what it returns."""
+    def run_row(self, row: _Row, trace: Trace = None) -> Sequence[object]:
+        """Take steps in one call, of which a lost worker leaves all or none; returns what each returns."""
         ...
 
     def move(self, placed: Placement, values: Mapping[str, np.ndarray], inputs: Sequence[object]) -> None:
@@ -185,7 +187,7 @@ class ElasticSteps:
         self._outlives = runtime.has_workers and policy.wait_seconds is not None
         self._steps = self._examples = 0
         self._inputs = inputs  # of the last step
-        self._since: list[tuple[Sequence[object], _Values]] = []  # steps since the copy: inputs, hosted variables
+        self._since: list[tuple[_Row, _Values]] = []  # calls since the copy: inputs, hosted variables
         here = _Site(runtime.placement, step, runtime.placement.measured_machines)
         first = here.at(options.without((), step.build, step.graph)) if lost else here
         course_options = {"outlives": self._outlives, "min_workers": policy.min_workers}
@@ -221,32 +223,34 @@ class ElasticSteps:
         steps = max(self._steps, 1)
         return self._meter.describe_speed(self._examples / steps, self._step.runtime.waited_seconds / steps)
 
-    def take(self, inputs: Sequence[object]) -> object:
-        """Take a step; returns what it returns."""
-        self._inputs, trains = inputs, self._step.writes(inputs)
+    def take(self, row: _Row) -> Sequence[object]:
+        """Take steps in one call; returns what each returns."""
+        self._inputs, trains = row[-1], self._step.writes(row[-1])
         if trains and self._elastic.is_wanted:
             self._move()
         hosted = self._present() if self._outlives else []
         meter = self._meter if trains else None
         if meter is None:
-            result = self.outlive(lambda: self._step.run_once(inputs))
+            results = self.outlive(lambda: self._step.run_row(row))
         else:
-            result = self.outlive(lambda: meter.measure(lambda trace: self._step.run_once(inputs, trace)))
-        if trains or self._step.writes(inputs):  # the first step of a kind was built only now
-            self._end_step(inputs, hosted)
+            run = functools.partial(self._step.run_row, row)
+            results = self.outlive(lambda: meter.measure(run, steps=len(row)))
+        if trains or self._step.writes(row[-1]):  # the first step of a kind was built only now
+            self._end_row(row, hosted)
         elif self._meter is not None:
             self._meter.skip()
-        return result
+        return results
 
-    def _end_step(self, inputs: Sequence[object], hosted: _Values) -> None:
-        """Note a step that has changed variables, given the hosted ones before it."""
-        self._elastic.end_step(self._steps)
-        self._steps, self._examples = self._steps + 1, self._examples + _count_examples(inputs)
+    def _end_row(self, row: _Row, hosted: _Values) -> None:
+        """Note steps that have changed variables, given the hosted ones before them."""
+        for inputs in row:
+            self._elastic.end_step(self._steps)
+            self._steps, self._examples = self._steps + 1, self._examples + _count_examples(inputs)
         if not self._outlives:
             return
-        inputs = _copied(inputs)
-        self._since.append((inputs, hosted))
-        self._since_bytes += _bytes(inputs)
+        row = [_copied(inputs) for inputs in row]
+        self._since.append((row, hosted))
+        self._since_bytes += sum(map(_bytes, row))
         if self._pace.is_due or self._since_bytes > self._most_bytes:
             with self._pace.measure():
                 self._keep(self.outlive(self._step.read_values))
@@ -336,11 +340,12 @@ class ElasticSteps:
         return here
 
     def _take_again(self) -> None:
-        first = self._steps - len(self._since)
-        for number, (inputs, hosted) in enumerate(self._since):
+        number = self._steps - sum(len(row) for row, _ in self._since)
+        for row, hosted in self._since:
             _assign(hosted)
-            self._step.run_once(inputs)
-            self._elastic.end_step(first + number)
+            self._step.run_row(row)
+            number += len(row)
+            self._elastic.end_step(number - 1)
 
 
 def _assign(values: _Values) -> None:
