@@ -68,6 +68,7 @@ WAYS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "even": {"local_cluster": _TWO, "layout": "even"},
         "hybrid 2,1": {"local_cluster": _TWO, "layout": "hybrid", "list_speed": "2,1"},
         "spatial 2,1": {"local_cluster": _TWO, "layout": "spatial", "list_speed": "2,1"},
+        "stages 2,1": {"local_cluster": _TWO, "layout": "stages", "list_speed": "2,1"},
         "filters 70,50,30": {"local_cluster": _THREE, "layout": "filters", "list_speed": "70,50,30"},
     }
 )

@@ -42,16 +42,18 @@ class Slots(Case):
         "hidden": 16,
         "batch_size": 16,
         "slots": (1, 2),
+        "microbatches": (1, 2),
         "cores": ((1.0, 0.5),),
         "repeats": 1,
         "steps": 1,
     }
 
-    repeats: int = 3
+    repeats: int = 2
     steps: int = 5  # of each way in a turn
     links: tuple[int, ...] = (0, 1000, 100)  # megabits per second; 0: the loopback
     cores: tuple[tuple[float, float], ...] = ((1.0, 1.0), (1.0, 0.5))
     slots: tuple[int, ...] = (1, 2, 4, 8, 16)
+    microbatches: tuple[int, ...] = (1, 4, 8)  # slots of each stage
     blocks: int = 8
     width: int = 512
     hidden: int = 1024
@@ -75,9 +77,8 @@ class Slots(Case):
         settings, reference = self._settings(self.deep_factor * self.batch_size, 0), None
         for slots in self.slots:
             found = []
-            for _ in range(self.repeats):  # a process keeps memory that it has freed
-                with chief(_TARGET, True, **settings, fractions=[1.0], seed=self.seed) as child:
-                    found.append(child.call("run", way=ALONE, slots=slots, steps=self.steps))
+            with chief(_TARGET, True, **settings, fractions=[1.0], seed=self.seed) as child:  # memory stays with one
+                found.append(child.call("run", way=ALONE, slots=slots, steps=self.steps))
             reference = reference or found[0]["losses"]
             self._write(writer, f"{MEMORY}/1.0/loopback", [1.0], settings, (ALONE, slots), found, reference)
             bar.update()
@@ -94,7 +95,7 @@ class Slots(Case):
 
     @property
     def _ways(self) -> list[tuple[str, int]]:
-        return [(ALONE, 1), (BATCH, 1), *((STAGES, slots) for slots in self.slots)]
+        return [(ALONE, 1), (BATCH, 1), *((STAGES, slots) for slots in self.microbatches)]
 
     def _run(self, child: Child, way: str, slots: int) -> dict[str, Any]:
         return child.call("run", way=way, slots=slots, steps=self.steps)

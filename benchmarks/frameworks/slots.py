@@ -59,6 +59,7 @@ class Slots:
             with tf.Session(self._cluster.target, config=self._cluster.session_config()) as session:
                 session.run(tf.global_variables_initializer())
                 session.run(lowering.copy_masters_to_slices())
+                peaks.restart()  # initial values take memory of their own
                 losses, seconds = [], []
                 for _ in range(_WARM_UP + steps):
                     begin = time.perf_counter()

@@ -129,6 +129,16 @@ def test_a_variable_lives_where_it_is_read():
     }
 
 
+def test_messages_of_several_slots_do_not_travel_together():
+    """Each microbatch is sent to the next stage as soon as it is ready."""
+    with training(LAYOUTS["pipeline"], WORKERS[:2]) as (_, fetches):
+        traffic.arrange(fetches)
+        sends = collections.Counter((send.source, send.bytes) for send in traffic.sends(fetches))
+    for device in WORKERS[:2]:
+        for examples, slots in {3: 1, 2: 2}.items():
+            assert sends[device, 4 * WIDTH.size * examples] == slots
+
+
 def test_slots_take_turns():
     """No product of a slot is ready before the last one of the slot before, in the order that the step gives them."""
     rules = f"{STAGES[0]}:x"

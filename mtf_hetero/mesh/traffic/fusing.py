@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
 from mtf_hetero._compat import tf
+from mtf_hetero._support.alike import slot_of_operations
 from mtf_hetero._support.ops import concat, constant, reshape
 from mtf_hetero.mesh import collectives
 from mtf_hetero.mesh.traffic.counting import size_bytes
@@ -47,7 +48,7 @@ def fuse(fetches: object, *, is_message: IsMessage | None = None, already_run: i
     groups: dict[Hashable, list[Message]] = collections.defaultdict(list)
     for message in waiting.messages.values():
         if _can_travel(message, waiting):
-            groups[_key(message, device_of, around)].append(message)
+            groups[_find_slot(message.tensor.op), *_key(message, device_of, around)].append(message)
     packed: dict[tuple[str, ...], tf.Tensor] = {}  # once for all targets
     return sum(_send_together(bucket, packed) for group in groups.values() for bucket in _buckets(group))
 
@@ -66,7 +67,20 @@ def _can_travel(message: Message, waiting: Waiting) -> bool:
     return size_bytes(x) <= (SMALL_BYTES if message.is_awaited(waiting.around) else BUCKET_BYTES)
 
 
-def _key(message: Message, device_of: Callable[[tf.Operation], str], around: Mapping[tf.Operation, Around]) -> Hashable:
+def _find_slot(op: tf.Operation) -> int | None:
+    """Return the slot that makes a message, or that of what it is cut from; None: it is of no single slot.
+
+    The messages of two slots do not travel together: the slots compute one after another.
+    """
+    slots = slot_of_operations(op.graph)
+    while slots and op not in slots and len(op.inputs) == 1:
+        op = op.inputs[0].op
+    return slots.get(op)
+
+
+def _key(
+    message: Message, device_of: Callable[[tf.Operation], str], around: Mapping[tf.Operation, Around]
+) -> tuple[Hashable, ...]:
     """Return a key that messages share if they may be one.
 
     Messages that are needed at the same time do not wait for each other. So one message in place of several makes no
