@@ -62,11 +62,12 @@ class Slots(Case):
 
     def parts(self) -> Mapping[str, Part]:
         """Return a part for the memory, and one for each link and each pair of workers."""
-        pipelines = {
-            f"{PIPELINE}/{'-'.join(map(str, cores))}/{link or 'loopback'}": functools.partial(self._steps, cores, link)
+        settings = {
+            f"{PIPELINE}/{'-'.join(map(str, cores))}/{link or 'loopback'}": (cores, link)
             for cores in self.cores
             for link in self.links
         }
+        pipelines = {name: functools.partial(self._steps, name, *setting) for name, setting in settings.items()}
         return {f"{MEMORY}/1.0/loopback": self._memory, **pipelines}
 
     def _settings(self, batch_size: int, link: int) -> dict[str, Any]:
@@ -83,13 +84,12 @@ class Slots(Case):
             self._write(writer, f"{MEMORY}/1.0/loopback", [1.0], settings, (ALONE, slots), found, reference)
             bar.update()
 
-    def _steps(self, cores: tuple[float, float], link: int, writer: Writer, bar: Any) -> None:
+    def _steps(self, part: str, cores: tuple[float, float], link: int, writer: Writer, bar: Any) -> None:
         settings = self._settings(self.batch_size, link)
         with chief(_TARGET, True, **settings, fractions=cores, seed=self.seed) as child:
             ways = {way: functools.partial(self._run, child, *way) for way in self._ways}
             found = take_turns(ways, self.repeats, self.seed)
         for way, runs in found.items():
-            part = f"{PIPELINE}/{'-'.join(map(str, cores))}/{link or 'loopback'}"
             self._write(writer, part, cores, settings, way, runs, found[ALONE, 1][0]["losses"])
             bar.update()
 

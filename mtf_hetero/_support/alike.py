@@ -81,11 +81,9 @@ def call_each(devices: Sequence[str], fn: Callable[..., T], calls: Sequence[Sequ
     for pnum, (device, call, kind) in enumerate(zip(devices, calls, kinds, strict=True)):
         key = pnum if kind is None else (device, kind, *(id(x) for x in call if isinstance(x, tf.Tensor)))
         copy = copies.get(kind)
-        if key in made:
-            pass
-        elif copy is not None:
+        if key not in made and copy is not None:
             made[key] = copy.make(call, device, f"parallel_{pnum}")
-        else:
+        elif key not in made:
             with tf.device(device), tf.variable_scope(f"parallel_{pnum}"):  # as mtf does
                 made[key] = fn(*call)
                 if kind not in copies:

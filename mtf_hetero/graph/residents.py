@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from mtf_hetero._compat import mtf
 from mtf_hetero.graph.walk import within
 from mtf_hetero.layout import Layout
+from mtf_hetero.layout.blocks import find_users
 from mtf_hetero.ops.traits import is_contraction
 
 
@@ -60,10 +61,7 @@ class Residents:
         mask = self._computing.get(tensor, self._all)
         if mask == self._all or tensor not in self._shared:
             return None
-        boxes, first = self._boxes(tensor.shape), {}
-        for pnum in self._numbers(mask):
-            first[boxes[pnum]] = min(pnum, first.get(boxes[pnum], pnum))
-        return [pnum if mask >> pnum & 1 else first.get(box, pnum) for pnum, box in enumerate(boxes)]
+        return find_users(self._boxes(tensor.shape), range(self._layout.size), self._numbers(mask))
 
     def _boxes(self, shape: mtf.Shape) -> list[tuple[tuple[int, int], ...]]:
         return [tuple(self._layout.slices(shape.dims, pnum)) for pnum in range(self._layout.size)]

@@ -9,7 +9,7 @@ an all-gather, an all-to-all, a local slice and a flattening are all cases of it
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from mtf_hetero.layout.layout import Dim, Layout
@@ -280,3 +280,24 @@ def place(layout: Layout, shape: Sequence[Dim], piece: Piece) -> Box:
     """Return the box of a tensor that a piece of one of its slices is."""
     begins = piece.place or map(sum, zip(layout.slice_begin(shape, piece.source), piece.begin, strict=True))
     return [(begin, begin + size) for begin, size in zip(begins, piece.size, strict=True)]
+
+
+def find_users(boxes: Sequence[Hashable], places: Sequence[Hashable], holders: Iterable[int]) -> list[int]:
+    """Return the processor whose slice each one uses: a holder in its own place, or else the first one with the box.
+
+    Args:
+      boxes: of each processor, where its slice begins and ends.
+      places: of each processor, what its device is.
+      holders: the processors that have their slices. Where none of them has a box, each processor uses its own.
+
+    Example:
+      >>> find_users(["a", "b", "a", "b"], [0, 0, 1, 1], [0, 1, 3])  # the third one has its slice from the first
+      [0, 1, 0, 3]
+    """
+    there: dict[Hashable, int] = {}
+    first: dict[Hashable, int] = {}
+    for pnum in sorted(holders):
+        there.setdefault((places[pnum], boxes[pnum]), pnum)
+        first.setdefault(boxes[pnum], pnum)
+    both = enumerate(zip(places, boxes, strict=True))
+    return [there.get((place, box), first.get(box, pnum)) for pnum, (place, box) in both]

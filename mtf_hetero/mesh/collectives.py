@@ -59,9 +59,9 @@ def absent_within(absent: Collection[int], group: Sequence[int]) -> list[int]:
     return [number for number, pnum in enumerate(group) if pnum in absent]
 
 
-def group_by_device(devices: Sequence[str], numbers: Iterable[int]) -> dict[str, list[int]]:
+def group_by_device(devices: Sequence[T], numbers: Iterable[int]) -> dict[T, list[int]]:
     """Return {device: those of the processors, given by their numbers, that are its slots}."""
-    of_device: dict[str, list[int]] = {}
+    of_device: dict[T, list[int]] = {}
     for number in numbers:
         of_device.setdefault(devices[number], []).append(number)
     return of_device

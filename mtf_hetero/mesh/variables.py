@@ -31,7 +31,7 @@ from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support.alike import parallel
 from mtf_hetero._support.ops import attribute, create, cut, zeros
 from mtf_hetero.layout import Layout
-from mtf_hetero.layout.blocks import plan_window, slice_box
+from mtf_hetero.layout.blocks import find_users, plan_window, slice_box
 from mtf_hetero.mesh import replicas
 from mtf_hetero.mesh.collectives import join
 from mtf_hetero.mesh.creating import new_variable
@@ -143,7 +143,7 @@ class SlicedVariable:
             for pnum in processors
         ]
         # The processor whose variable each one uses; None: its slice is empty. In an empty variable, all slices are
-        self._users = self._find_users(processors if holders is None else sorted(holders), is_empty=shape.size == 0)
+        self._users = self._find_users(processors if holders is None else holders, is_empty=shape.size == 0)
         self._dtype = variable.slice_dtype
         self._name = master.name.split(":")[0]
         self._copies: list[tf.Operation] = []
@@ -168,15 +168,9 @@ class SlicedVariable:
 
     def _find_users(self, holders: Iterable[int], *, is_empty: bool) -> list[int | None]:
         """Return the processor whose variable each one uses: on its own device if that holds it, else the first."""
-        having = [pnum for pnum, (_, size) in enumerate(self._boxes) if is_empty or 0 not in size]
-        of_device: dict[tuple[object, ...], int] = {}
-        of_box: dict[tuple[object, ...], int] = {}
-        for pnum in holders:
-            if pnum in having:
-                of_device.setdefault((self._devices[pnum], self._boxes[pnum]), pnum)
-                of_box.setdefault(self._boxes[pnum], pnum)
-        places = list(zip(self._devices, self._boxes, strict=True))
-        return [of_device.get(place, of_box[place[1]]) if pnum in having else None for pnum, place in enumerate(places)]
+        having = {pnum for pnum, (_, size) in enumerate(self._boxes) if is_empty or 0 not in size}
+        users = find_users(self._boxes, self._devices, having.intersection(holders))
+        return [user if pnum in having else None for pnum, user in enumerate(users)]
 
     def _make(self, master: tf.Variable) -> None:
         """Make a primary for each box, and replicas of it for the other processors that hold the box."""

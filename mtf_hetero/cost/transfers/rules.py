@@ -6,7 +6,7 @@ from typing import Any
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero.cost.transfers.sketch import Sketch
 from mtf_hetero.cost.transfers.values import CHIEF, Value
-from mtf_hetero.layout import CannotSplitError
+from mtf_hetero.layout import CannotSplitError, blocks
 from mtf_hetero.lowering.choice import ChoiceOperation, ListOperation, LoopOperation
 from mtf_hetero.mesh import random_numbers
 from mtf_hetero.ops.functions import OnceOperation
@@ -98,13 +98,10 @@ def _read(op: mtf.Variable | mtf.ReadVariable, sketch: Sketch) -> None:
 
 def _users(variable: mtf.Variable, sketch: Sketch) -> list[int]:
     """Return whose variable each processor reads: that of a slot of its device, or else of the first with the slice."""
-    holders, dims = sketch.residents.holders(variable), variable.outputs[0].shape.dims
-    boxes = [tuple(sketch.layout.slices(dims, pnum)) for pnum in sketch.processors]
-    first: dict[object, int] = {}
-    for pnum in sorted(holders):
-        first.setdefault(boxes[pnum], pnum)
-        first.setdefault((sketch.first_slots[pnum], boxes[pnum]), pnum)
-    return [first.get((sketch.first_slots[pnum], box), first[box]) for pnum, box in enumerate(boxes)]
+    if not sketch.layout.emptied and not sketch.layout.slots:  # of most layouts that a search compares
+        return list(sketch.processors)
+    boxes = [tuple(sketch.layout.slices(variable.outputs[0].shape.dims, pnum)) for pnum in sketch.processors]
+    return blocks.find_users(boxes, sketch.first_slots, sketch.residents.holders(variable))
 
 
 @count_by(mtf.Assign)

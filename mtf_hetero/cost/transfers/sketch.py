@@ -72,7 +72,8 @@ class Sketch(BackendOf[Value]):
         self._mesh_shape = mtf.Shape(layout.shown_shape if is_sample else layout.mesh_shape)
         self._groups: dict[tuple[int, ...], list[list[int]]] = {}
         # Of each processor, the first slot of its device, which stands for it
-        self.first_slots = [layout.places.index(place) for place in layout.places]
+        first: dict[int, int] = {}
+        self.first_slots = [first.setdefault(place, pnum) for pnum, place in enumerate(layout.places)]
 
     def __enter__(self) -> Self:
         return self
@@ -234,9 +235,8 @@ class Sketch(BackendOf[Value]):
     def _allreduce(self, xs: Values, group: Sequence[int], shares: Sequence[float], absent: Collection[int]) -> Values:
         shape, dtype = xs[0].shape, xs[0].dtype
         places = [self.first_slots[pnum] for pnum in group]
-        of_device: dict[int, list[int]] = {}
-        for number in collectives.present_processors(range(len(group)), absent):
-            of_device.setdefault(places[number], []).append(number)
+        present = collectives.present_processors(range(len(group)), absent)
+        of_device = collectives.group_by_device(places, present)
         addends, using = [self._added([xs[n] for n in own], place) for place, own in of_device.items()], list(of_device)
         way = self._way(xs[0], using)
         if way is collectives.Way.KEEP:
@@ -282,7 +282,7 @@ class Sketch(BackendOf[Value]):
         for group in self._groups_along(axes):
             present = collectives.present_processors(group, absent)
             slices = [xs[pnum] for pnum in present]
-            using = list(dict.fromkeys(self.first_slots[pnum] for pnum in present))
+            using = list(collectives.group_by_device(self.first_slots, present))
             is_exchanged = self._way(slices[0], using) is collectives.Way.EXCHANGE
             shared = None if is_exchanged else self._added(slices, using[0])
             joint: dict[int, Value] = {}

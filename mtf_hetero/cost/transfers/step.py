@@ -62,6 +62,7 @@ class Step:
         if (count := len({op.mesh for op in operations})) > 1:
             raise ValueError(f"operations on {count} meshes; give operations of one mesh")
         self._operations, self._fetched = tuple(operations), tuple(fetched)
+        self._within = tuple(within(operations))
         gradients, self._unneeded = merging.plan(self._operations)
         self._rules = {op: find_counting_rule(op) for op in self._operations}
         self._rules |= {op: native.gradient_rule(gradient) for op, gradient in gradients.items()}
@@ -89,7 +90,7 @@ class Step:
             run(op, sketch)
             return True
 
-        with Sketch(layout, Residents([*within(self._operations)], layout), run_after_all) as sketch:
+        with Sketch(layout, Residents(self._within, layout), run_after_all) as sketch:
             for op in self._operations:
                 if op not in left:
                     run(op, sketch)
