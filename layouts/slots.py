@@ -30,6 +30,8 @@ def in_slots(layout: Layout, graph: mtf.Graph, slots: Sequence[int]) -> Layout:
         dim = mtf.Dimension(name, max(extents))
         if layout.axis_of(dim) is not None:
             parts = zip(layout.split(*dim), slots, strict=True)
-            shares = (split_among_positive(part, [1] * count, minimum=0) if part else [0] * count for part, count in parts)
+            shares = (
+                split_among_positive(part, [1] * count, minimum=0) if part else [0] * count for part, count in parts
+            )
             sizes[name] = list(itertools.chain.from_iterable(shares))
     return Layout([(axis, sum(slots))], layout.rules, (), sizes, {axis: slots})
