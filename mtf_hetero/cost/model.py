@@ -41,6 +41,10 @@ class _Step:
         return self._parts[operations]
 
     @functools.cached_property
+    def awaited(self) -> frozenset[str]:
+        return frozenset(op.name for op in self.simulation.awaited)
+
+    @functools.cached_property
     def footprint(self) -> Footprint:
         return Footprint(self.operations)
 
@@ -176,13 +180,24 @@ class Model:
 
     def sequential_seconds(self, operations: Sequence[mtf.Operation], layout: Layout) -> float:
         """Return the seconds of some operations if nothing overlaps; infinity if one cannot be split so."""
+        return math.fsum(self.parts_of_seconds(operations, layout))
+
+    def parts_of_seconds(self, operations: Sequence[mtf.Operation], layout: Layout) -> tuple[float, float]:
+        """Return the seconds of `sequential_seconds` in two parts: the second is for messages that no product awaits.
+
+        These are sent beside the computation, as far as links are free.
+        """
         layout = self.priced(layout)
         try:
             sent = self.sent(layout, operations)
         except CannotSplitError:
-            return math.inf
+            return math.inf, 0.0
         total = math.fsum(max(self._compute_seconds(op, layout)) for op in operations)
-        return total + max(self._message_seconds(sent)) + self.sending_seconds(sent)
+        awaited = self._step.awaited
+        beside = [transfer for transfer in sent if transfer.operation not in awaited]
+        between = [transfer for transfer in sent if transfer.operation in awaited] if beside else sent
+        total += max(self._message_seconds(sent)) + self.sending_seconds(between)
+        return total, self.sending_seconds(beside)
 
     def busy_seconds(self, layout: Layout) -> tuple[float, ...]:
         """Return the seconds of a step for which each priced device is busy: it computes, sends or receives.

@@ -150,7 +150,7 @@ class Simulation:
 
     def __init__(self, operations: Sequence[mtf.Operation], layers: Mapping[mtf.Operation, str]) -> None:
         self._operations, self._layers = operations, layers
-        self._awaited = _awaited(operations)
+        self.awaited = _awaited(operations)
         self._last_product = _last_product(operations, layers)
 
     def run(
@@ -200,7 +200,7 @@ class Simulation:
         arrivals = list(ends)
         for transfer in sent:
             ready = (ends if find_traits(op).leaves_sums else begins)[transfer.source]
-            if op not in self._awaited and transfer.bytes / transfer.messages <= BUCKET_BYTES:
+            if op not in self.awaited and transfer.bytes / transfer.messages <= BUCKET_BYTES:
                 clocks.send_together(transfer, ready)
             else:
                 arrivals[transfer.target] = max(arrivals[transfer.target], clocks.send(transfer, ready))

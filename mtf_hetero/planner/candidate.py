@@ -35,6 +35,11 @@ class Candidate:
         """The devices of the layout."""
         return self.space.model.machines
 
+    @property
+    def seconds(self) -> float:
+        """The seconds of a step."""
+        return self.timeline.seconds
+
     @functools.cached_property
     def memory_use(self) -> float:
         """The memory that it needs over what there is, on the device that is most short of it."""
@@ -62,7 +67,7 @@ class Candidate:
     def summarized(self) -> RunnerUp:
         """Return what a plan holds of the runner-up."""
         busiest = max(map(self.timeline.busy_seconds, range(len(self.space.model.shown.devices))))
-        return RunnerUp(self.used_devices(), self.timeline.seconds, self.timeline.seconds - busiest)
+        return RunnerUp(self.used_devices(), self.seconds, self.seconds - busiest)
 
     def plan(self) -> Plan:
         """Return the plan that the candidate makes, beside which no other is known yet."""
@@ -79,8 +84,8 @@ class Candidate:
         return Plan(
             devices=names,
             layout=self.layout,
-            seconds=self.timeline.seconds,
-            alone=(names[0], self.timeline.seconds),
+            seconds=self.seconds,
+            alone=(names[0], self.seconds),
             gap=self.gap,
             layers=self._layers(),
             memory_bytes=model.bytes_held(self.layout),

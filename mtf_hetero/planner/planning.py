@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import itertools
 import math
+import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -27,12 +28,16 @@ from mtf_hetero.planner.plan import Plan
 from mtf_hetero.planner.refine import EVALUATIONS, Sizes, refine
 from mtf_hetero.planner.space import WHOLE, Menus, MeshShape, Space, Split, Splits
 
+# Of a second of messages that no product awaits: as much of it as the links are busy is sent beside the computation.
+# At its full price, single layers are computed by one device although the sums of all would cost nothing.
+_PRICES = (1.0, 0.5, 0.25)
 _ROUNDS = 3  # of searches: the sizes of each are in proportion to the work that the last one split
 _FAMILIES = 6  # that are tried alone
 _PAIRED = 3  # families of which two are tried together, one over each mesh axis
 _NEAR = 1.25  # times as long as the best plan: two families on a mesh of two axes for which that is searched
 _LIKELY = 2  # numbers of devices that are searched, if these are many
 _KINDS = 4  # of many devices, up to which each kind ends a subset
+_seconds = operator.attrgetter("seconds")
 ROWS, COLUMNS = "rows", "columns"
 Progress: TypeAlias = Callable[[int, float], None]
 
@@ -207,8 +212,7 @@ class _Finder:
         return self._describe(candidate, self._alone(self._by_speed()))
 
     def _describe(self, best: Candidate, alone: Candidate) -> Plan:
-        fastest = alone.machines.names[0], alone.timeline.seconds
-        return dataclasses.replace(best.plan(), alone=fastest, alone_fits=alone.fits)
+        return dataclasses.replace(best.plan(), alone=(alone.machines.names[0], alone.seconds), alone_fits=alone.fits)
 
     def _alone(self, order: Sequence[int]) -> Candidate:
         """Keep and return the fastest device alone that has the memory; if none has it, return the fastest."""
@@ -222,7 +226,7 @@ class _Finder:
     def _finished(self, alone: Candidate) -> Plan:
         if not self._fitting:
             raise TooLargeError(self._describe(self._nearest or alone, alone))
-        fastest = sorted(self._fitting.values(), key=lambda candidate: candidate.timeline.seconds)
+        fastest = sorted(self._fitting.values(), key=_seconds)
         best = fastest[0]
         with contextlib.suppress(OutOfTimeError):
             best = self._refined(best) if self._refines else best
@@ -245,7 +249,7 @@ class _Finder:
     @property
     def _least_seconds(self) -> float:
         """Seconds of the fastest candidate that fits; infinity without one."""
-        return min((candidate.timeline.seconds for candidate in self._fitting.values()), default=math.inf)
+        return min(map(_seconds, self._fitting.values()), default=math.inf)
 
     def _enter(self, candidate: Candidate) -> bool:
         """Keep a candidate if it fits, and splits something; return whether it fits."""
@@ -269,21 +273,23 @@ class _Finder:
             space = self._planner.space(machines, (), [(ROWS, rows), (COLUMNS, columns)])
             simple += [self._candidate(space, splits, 0.0) for splits in self._of_two_families(space)]
         yield from simple
-        likely = min(simple, key=lambda candidate: candidate.timeline.seconds, default=None)
-        if likely is not None and likely.timeline.seconds < _NEAR * seconds:
+        likely = min(simple, key=_seconds, default=None)
+        if likely is not None and likely.seconds < _NEAR * seconds:
             yield from self._searched(likely.space, likely.space.menus())
 
     def _searched(self, space: Space, menus: Menus) -> list[Candidate]:
-        """Return the candidate that a search finds, or none."""
-        deadline.check()
-        try:
-            tables, limits = space.tables(menus), space.limits(menus)
-            deadline.check()
-            solution = search.minimize(tables, limits, seconds=min(self._seconds, deadline.seconds_left()))
-        except search.NoAssignmentError:
-            return []
-        splits = {name: menus[name][i - 1] for name, i in solution.assignment.items() if i != WHOLE}
-        return [self._candidate(space, splits, solution.gap)]
+        """Return the different candidates that a search finds at each of the prices; none if none is allowed."""
+        found: dict[Layout, Candidate] = {}
+        with contextlib.suppress(search.NoAssignmentError):
+            for price in _PRICES:
+                tables = space.tables(menus, price)
+                deadline.check()
+                seconds = min(self._seconds, deadline.seconds_left())
+                solution = search.minimize(tables, space.limits(menus), seconds=seconds)
+                splits = {name: menus[name][i - 1] for name, i in solution.assignment.items() if i != WHOLE}
+                if (layout := space.layout(splits)) not in found:
+                    found[layout] = self._candidate(space, splits, solution.gap)
+        return list(found.values())
 
     def _of_two_families(self, space: Space) -> list[dict[str, Split]]:
         """Return splits of the family with most work and of one of the next, one over each axis of the mesh."""
@@ -306,7 +312,7 @@ class _Finder:
         for count in sorted(ladder):
             space = self._planner.space(self._machines.only(sorted(order[:count])))
             splits = next(iter(self._of_one_family(space, 1)), {})
-            seconds[count] = self._candidate(space, splits, 0.0).timeline.seconds
+            seconds[count] = self._candidate(space, splits, 0.0).seconds
         likely = sorted(seconds, key=seconds.__getitem__)[:_LIKELY]
         return sorted({*likely, len(order)})
 
@@ -323,7 +329,7 @@ class _Finder:
         def predict(splits: Splits) -> float:
             deadline.check()
             changed = self._candidate(space, splits, candidate.gap)
-            return changed.timeline.seconds if changed.fits else math.inf
+            return changed.seconds if changed.fits else math.inf
 
         splits, crowds = space.splits(candidate.layout), space.model.crowds
         for axis, crowd in enumerate(crowds):
@@ -365,12 +371,10 @@ class _Finder:
             for _ in range(_ROUNDS):
                 menus = space.menus(subsets, used)
                 searched = self._searched(space, space.with_memory(menus) if is_short else menus)
-                if not searched:
+                before, found = min(map(_seconds, found), default=math.inf), [*found, *searched]
+                if not searched or (used is not None and min(map(_seconds, searched)) >= before):
                     break
-                found += searched
-                if used is not None and found[-1].timeline.seconds >= min(c.timeline.seconds for c in found[:-1]):
-                    break
-                used = space.operations_split(space.splits(found[-1].layout))
+                used = space.operations_split(space.splits(min(searched, key=_seconds).layout))
         return found
 
     def _subsets(self, numbers: Sequence[int], fastest: Sequence[int]) -> Sequence[int]:

@@ -61,7 +61,7 @@ class Space:
         most = max(count for _, count in self.mesh_shape)
         self.granules = work.granules(model.operations, self.families, self.extents, granule, most)
         self._vectors: dict[tuple[int, tuple[float, ...], int], tuple[int, ...]] = {}
-        self._costs: dict[tuple[str, tuple], float] = {}
+        self._costs: dict[tuple[str, tuple], tuple[float, float]] = {}
         self._layouts: dict[frozenset, Layout] = {}
 
     def on(self, machines: Machines) -> "Space":
@@ -86,8 +86,13 @@ class Space:
         axes = ((name, layout.axis_of(name), sizes) for name, sizes in layout.sizes)
         return {name: Split(axis, sizes) for name, axis, sizes in axes if axis is not None}
 
-    def tables(self, menus: Menus) -> list[Table]:
-        """Return one table per scope; names without a menu stay whole."""
+    def tables(self, menus: Menus, price: float = 1.0) -> list[Table]:
+        """Return one table per scope; names without a menu stay whole.
+
+        Args:
+          menus: {name: ways to split it}.
+          price: of a second of messages that no product awaits.
+        """
         costs: dict[tuple[str, ...], np.ndarray] = {}
         for unit in self.model.families.units:
             scope = tuple(name for name in unit.names if menus.get(name))
@@ -97,14 +102,15 @@ class Space:
                     costs[scope][places] = 0.0
             for places in np.argwhere(np.isfinite(costs[scope])):
                 splits = {name: menus[name][i - 1] for name, i in zip(scope, places, strict=True) if i != WHOLE}
-                costs[scope][tuple(places)] += self._unit_seconds(unit, splits)
+                between, beside = self._unit_seconds(unit, splits)
+                costs[scope][tuple(places)] += between + price * beside
         return [Table(scope, table) for scope, table in costs.items()]
 
-    def _unit_seconds(self, unit: Unit, splits: Splits) -> float:
-        """Return the seconds of a unit, kept for those that are alike: a network repeats its layers."""
+    def _unit_seconds(self, unit: Unit, splits: Splits) -> tuple[float, float]:
+        """Return the seconds of a unit in two parts, kept for those that are alike: a network repeats its layers."""
         key = unit.key, tuple(splits.get(name) for name in unit.names)
         if key not in self._costs:
-            self._costs[key] = self.model.sequential_seconds(unit.operations, self.layout(splits))
+            self._costs[key] = self.model.parts_of_seconds(unit.operations, self.layout(splits))
         return self._costs[key]
 
     def _allowed(self, scope: Sequence[str], menus: Menus) -> Iterator[tuple]:

@@ -11,8 +11,10 @@ from tiers import parametrize
 
 from mtf_hetero import mtf, tf
 from mtf_hetero.cost import timeline
+from mtf_hetero.cost.links import Link
 from mtf_hetero.cost.machines import Machine, Machines
 from mtf_hetero.cost.model import Model
+from mtf_hetero.planner import planning
 from mtf_hetero.planner.planning import find
 from mtf_hetero.planner.refine import refine
 from mtf_hetero.planner.search import NoAssignmentError
@@ -197,3 +199,18 @@ def test_one_gradient_of_more_weights_than_an_array_has_dimensions():
         mtf.custom_gradient(forward, lambda **_: [None] * len(shapes), [x, *weights])
         plan = find(graph, Machines((FAST, SLOW), LINKS["usual link"]))
     assert plan.seconds <= plan.alone[1]
+
+
+def test_sums_that_no_product_awaits_are_sent_beside_the_computation(monkeypatch):
+    """At their full price, layers are left to one device whose sums together cost nothing."""
+    with tf.Graph().as_default():
+        graph = step(batch=256, inputs=256, units=(256,) * 6)[0]
+    machines = Machines((Machine("a", 1e12, 3e11), Machine("b", 5e11, 1.5e11)), Link(1e-6, 1e10))
+    found = find(graph, machines)
+    monkeypatch.setattr(planning, "_PRICES", (1.0,))
+    assert found.seconds < 0.97 * find(graph, machines).seconds
+    space = Space(Model(graph, machines))
+    menus = space.menus()
+    pairs = list(zip(space.tables(menus, 0.0), space.tables(menus), strict=True))
+    assert all((free.costs <= full.costs).all() for free, full in pairs)
+    assert any((free.costs < full.costs).any() for free, full in pairs)
