@@ -12,9 +12,11 @@ from mtf_hetero.cost.machines import Machine, Machines
 from mtf_hetero.cost.memory.footprint import Footprint
 from mtf_hetero.cost.sample import EXACT, Crowd, Sample, mesh_crowd, unsampled
 from mtf_hetero.cost.timeline import Simulation, Timeline, is_single
-from mtf_hetero.graph import assign_layers, live_operations
+from mtf_hetero.cost.turns import Turns
+from mtf_hetero.graph import assign_layers, live_operations, within
 from mtf_hetero.graph.families import Families
 from mtf_hetero.graph.identity import operation_key
+from mtf_hetero.graph.residents import Residents
 from mtf_hetero.layout import CannotSplitError, Layout
 
 AXIS = "all"  # of a mesh of one axis
@@ -28,6 +30,7 @@ class _Step:
         self.operations = tuple(live_operations(graph))
         if not self.operations:
             raise ValueError("the graph has no operation; build a training step")
+        self.all_operations = tuple(within(self.operations))
         self.layers = assign_layers(self.operations, graph.trainable_variables)
         self.simulation = Simulation(self.operations, self.layers)
         self.families = Families(self.operations)
@@ -92,7 +95,7 @@ class Model:
         self.shown = machines.some(self.crowd.shown) if self.crowd.is_sample else machines
         self._alone = tuple(machine.alone() for machine in self.shown.devices)
         self._has_factors = any(machine.factors for machine in machines.devices)
-        self._seconds: dict[tuple[mtf.Operation, frozenset], tuple[float, ...]] = {}
+        self._seconds: dict[tuple[mtf.Operation, tuple, frozenset], tuple[float, ...]] = {}
 
     def on(self, machines: Machines, crowds: Sequence[Crowd] | None = None) -> "Model":
         """Return the model of the same step on other devices; without crowds, those of this model stay."""
@@ -125,7 +128,14 @@ class Model:
         """
         layout = self.priced(layout)
         compute = functools.partial(self._compute_seconds, layout=layout)
-        return self._step.simulation.run(self.shown, compute, self.sent(layout))
+        if layout.emptied or layout.slots:
+            residents = Residents(self._step.all_operations, layout)
+            compute = functools.partial(self._present_seconds, layout=layout, residents=residents)
+        if not layout.slots:
+            return self._step.simulation.run(self.shown, compute, self.sent(layout))
+        places = layout.places
+        sent = (t._replace(source=places[t.source], target=places[t.target]) for t in self.sent(layout))
+        return Turns(self._step.simulation, self.shown, layout, compute, tuple(sent)).timeline()
 
     def bytes_held(self, layout: Layout) -> tuple[int, ...]:
         """Return the bytes that each device needs for a step, at its own worst moment unless devices are many."""
@@ -221,21 +231,36 @@ class Model:
         """Return the seconds that each priced device computes for an operation; the others rest if one has all."""
         return self._compute_seconds(op, self.priced(layout))
 
+    def _present_seconds(self, op: mtf.Operation, layout: Layout, residents: Residents) -> tuple[float, ...]:
+        """Return the seconds of each processor that takes part; the first slot does what all of a device share."""
+        seconds, there = self._compute_seconds(op, layout), residents.computing(op)
+        if there is not None:
+            seconds = tuple(each if is_there else 0.0 for each, is_there in zip(seconds, there, strict=True))
+        if not layout.slots or layout.sizes_among(self.families.dimension_names[op]):
+            return seconds
+        of_devices = dict(reversed([*zip(layout.places, enumerate(seconds), strict=True)]))
+        return tuple(each if (number, each) in of_devices.values() else 0.0 for number, each in enumerate(seconds))
+
     def _compute_seconds(self, op: mtf.Operation, layout: Layout) -> tuple[float, ...]:
-        key = op, layout.sizes_among(self.families.dimension_names[op])
+        key = op, layout.slots, layout.sizes_among(self.families.dimension_names[op])
         if key not in self._seconds:
             amounts = work.of_processors(op, layout)
-            paddings = work.paddings(op, layout, [machine.granule for machine in self.shown.devices])
+            machines = self._on_processors(self.shown.devices, layout)
+            paddings = work.paddings(op, layout, [machine.granule for machine in machines])
 
-            def seconds_on(devices: Sequence[Machine]) -> tuple[float, ...]:
+            def seconds_on(machines: Sequence[Machine]) -> tuple[float, ...]:
                 return tuple(
                     machine.seconds(flops * padding, moved, self._kind(op))
-                    for machine, (flops, moved), padding in zip(devices, amounts, paddings, strict=True)
+                    for machine, (flops, moved), padding in zip(machines, amounts, paddings, strict=True)
                 )
 
-            seconds = seconds_on(self.shown.devices)
-            self._seconds[key] = seconds_on(self._alone) if is_single(seconds) else seconds
+            seconds = seconds_on(machines)
+            self._seconds[key] = seconds_on(self._on_processors(self._alone, layout)) if is_single(seconds) else seconds
         return self._seconds[key]
+
+    def _on_processors(self, machines: Sequence[Machine], layout: Layout) -> Sequence[Machine]:
+        """Return the machine of each processor: slots of a device share one."""
+        return [machines[place] for place in layout.places] if layout.slots else machines
 
     def sending_seconds(self, sent: Iterable[transfers.Transfer]) -> float:
         """Return the seconds until all is sent: a device sends one message after another, and receives beside it."""

@@ -149,9 +149,10 @@ class Simulation:
     """
 
     def __init__(self, operations: Sequence[mtf.Operation], layers: Mapping[mtf.Operation, str]) -> None:
-        self._operations, self._layers = operations, layers
+        self.operations, self._layers = operations, layers
         self.awaited = _awaited(operations)
-        self._last_product = _last_product(operations, layers)
+        last = _last_product(operations, layers)
+        self._forward = set(operations[: last + 1])
 
     def run(
         self,
@@ -170,7 +171,7 @@ class Simulation:
         for transfer in sent:
             by_operation[transfer.operation].append(transfer)
         clocks, spans = Clocks(machines), []
-        for number, op in enumerate(self._operations):
+        for op in self.operations:
             begins = clocks.inputs_ready(op)
             ends = list(begins)
             of_devices = seconds_of(op)
@@ -181,12 +182,19 @@ class Simulation:
                     if is_alone:
                         seconds = clocks.beside_others(device, begin, seconds)
                     clocks.free[device] = ends[device] = begin + seconds
-                    is_backward = number > self._last_product
-                    spans.append(Span(device, self._layers.get(op, ""), begin, begin + seconds, is_backward))
+                    spans.append(self.span(device, op, begin, begin + seconds))
             arrivals = self._arrivals(clocks, op, begins, ends, by_operation[op.name])
             clocks.ready |= dict.fromkeys(op.outputs, arrivals)
         spans.sort(key=lambda span: (span.device, span.begin))
         return Timeline(tuple(spans), machines.step_seconds + clocks.finish(), tuple(sent))
+
+    def span(self, device: int, op: mtf.Operation, begin: float, end: float) -> Span:
+        """Return the work of a device for an operation."""
+        return Span(device, self._layers.get(op, ""), begin, end, op not in self._forward)
+
+    def waits_for(self, op: mtf.Operation, transfer: Transfer) -> bool:
+        """Return whether a message of an operation is sent at once; small ones that no product awaits are joined."""
+        return op in self.awaited or transfer.bytes / transfer.messages > BUCKET_BYTES
 
     def _arrivals(
         self,
@@ -200,10 +208,10 @@ class Simulation:
         arrivals = list(ends)
         for transfer in sent:
             ready = (ends if find_traits(op).leaves_sums else begins)[transfer.source]
-            if op not in self.awaited and transfer.bytes / transfer.messages <= BUCKET_BYTES:
-                clocks.send_together(transfer, ready)
-            else:
+            if self.waits_for(op, transfer):
                 arrivals[transfer.target] = max(arrivals[transfer.target], clocks.send(transfer, ready))
+            else:
+                clocks.send_together(transfer, ready)
         return arrivals
 
 

@@ -63,6 +63,17 @@ class Residents:
             return None
         return find_users(self._boxes(tensor.shape), range(self._layout.size), self._numbers(mask))
 
+    def computing(self, op: mtf.Operation) -> list[bool] | None:
+        """Return whether each processor does an operation of which it has a part; None: all do."""
+        if not self._layout.emptied or not (op.outputs or isinstance(op, mtf.Assign)):
+            return None
+        if isinstance(op, mtf.Assign):
+            there = frozenset[int]().union(*map(self.holders, op.variables))
+        else:
+            sources = self.sources(op.outputs[0])
+            there = range(self._layout.size) if sources is None else frozenset(sources)
+        return [pnum in there for pnum in range(self._layout.size)]
+
     def _boxes(self, shape: mtf.Shape) -> list[tuple[tuple[int, int], ...]]:
         return [tuple(self._layout.slices(shape.dims, pnum)) for pnum in range(self._layout.size)]
 

@@ -99,6 +99,7 @@ class Sketch(BackendOf[Value]):
             waits,
             self.operation,
             count,
+            processor,
         )
         self.values.append(made)
         return made
@@ -130,7 +131,7 @@ class Sketch(BackendOf[Value]):
             box = None if own else tuple(self.layout.slices(output.shape, pnum))  # of an array, or of a variable
             key = place, size, kind_of and kind_of(pnum), box, *map(id, own)
             if key not in made:
-                made[key] = self.value(place, size, output.dtype, own)
+                made[key] = self.value(pnum, size, output.dtype, own)
             results.append(made[key])
         return results
 

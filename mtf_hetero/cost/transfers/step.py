@@ -25,6 +25,7 @@ class Transfer(NamedTuple):
       operation: name of the mtf operation that causes it: of a sum, the operation whose result it is.
       messages: the number of messages in which it comes, in a Sample: the source stands for so many.
       times: the factor by which a source sends more than a target receives, in a Sample.
+      slots: the slots of the two devices that send and receive it; None without slots.
     """
 
     source: int
@@ -33,6 +34,7 @@ class Transfer(NamedTuple):
     operation: str
     messages: int = 1
     times: float = 1.0
+    slots: tuple[int, int] | None = None
 
     def ends_seconds(self, seconds_of: Callable[[float], float]) -> float:
         """Return the seconds of all messages that the target receives.
@@ -152,7 +154,8 @@ def _transfers(sketch: Sketch, roots: Iterable[Value]) -> tuple[Transfer, ...]:
             if x.processor == target or CHIEF in (x.processor, target) or (x, target) in sent:
                 continue
             if crowd is None:
-                sent[x, target] = Transfer(x.processor, target, x.size_bytes, reader.operation)
+                slots = (x.slot, reader.slot) if sketch.layout.slots else None
+                sent[x, target] = Transfer(x.processor, target, x.size_bytes, reader.operation, slots=slots)
             else:
                 source = crowd.senders[x.processor]
                 size, times = x.size_bytes * x.count, crowd.members[target] / crowd.members[source]

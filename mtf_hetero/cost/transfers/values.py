@@ -19,9 +19,10 @@ class Value:
       waits: values that must exist first, which it does not read.
       operation: name of the mtf operation that causes it.
       count: the number of values like it that its reader reads, in a `cost.sample.Sample`.
+      slot: that of the processor's slots for which it is made; None: the processor has no slots.
     """
 
-    __slots__ = ("count", "dtype", "operation", "processor", "reads", "shape", "waits")
+    __slots__ = ("count", "dtype", "operation", "processor", "reads", "shape", "slot", "waits")
 
     def __init__(
         self,
@@ -32,7 +33,9 @@ class Value:
         waits: Sequence["Value"],
         operation: str,
         count: int = 1,
+        slot: int | None = None,
     ) -> None:
+        self.slot = processor if slot is None else slot
         self.processor, self.shape, self.dtype = processor, shape, dtype
         self.reads, self.waits, self.operation = reads, waits, operation
         self.count = count

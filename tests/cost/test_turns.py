@@ -1,0 +1,106 @@
+"""The predicted step of a layout with slots."""
+
+import math
+
+import numpy as np
+import pytest
+
+from mtf_hetero import Layout, mtf, tf
+from mtf_hetero.cost.links import Link
+from mtf_hetero.cost.machines import Machine, Machines
+from mtf_hetero.cost.model import Model
+
+FAST = Link(1e-9, 1e15)
+BLOCKS, WIDTH, BATCH = 4, 64, 64
+NAMES = ("s0/batch", "s1/batch")
+
+
+def build(*, joins=False):
+    """A step of residual blocks, in two stages; with joins, each block is normalized over the whole batch."""
+    graph = mtf.Graph()
+    mesh = mtf.Mesh(graph, "mesh")
+    width, hidden = mtf.Dimension("width", WIDTH), mtf.Dimension("hidden", 2 * WIDTH)
+    shape = mtf.Shape([mtf.Dimension(NAMES[0], BATCH), width])
+    x = mtf.import_tf_tensor(mesh, tf.constant(np.zeros(shape.to_integer_list, np.float32)), shape)
+    for block in range(BLOCKS):
+        if block == BLOCKS // 2:
+            x = mtf.rename_dimension(x, *NAMES)
+        batch = x.shape.dims[0]
+        into = mtf.get_variable(mesh, f"in{block}", mtf.Shape([width, hidden]))
+        out = mtf.get_variable(mesh, f"out{block}", mtf.Shape([hidden, width]))
+        y = mtf.einsum([mtf.relu(mtf.einsum([x, into], [batch, hidden])), out], x.shape)
+        x += y - mtf.reduce_mean(y, reduced_dim=batch) if joins else y
+    loss = mtf.reduce_mean(mtf.square(x))
+    variables = graph.trainable_variables
+    gradients = mtf.gradients([loss], [variable.outputs[0] for variable in variables])
+    mtf.optimize.SgdOptimizer(0.01).apply_grads(gradients, variables)
+    return graph
+
+
+def machines(*speeds, link=FAST):
+    """Devices that are busy with products alone."""
+    return Machines(
+        tuple(Machine(f"cpu:{n}", 1e9 * speed, 1e15, operation_seconds=0.0) for n, speed in enumerate(speeds)), link
+    )
+
+
+def stages(slots):
+    """Each of two devices has one stage, in so many parts of the batch."""
+    part, none = [BATCH // slots] * slots, [0] * slots
+    sizes = {NAMES[0]: [*part, *none], NAMES[1]: [*none, *part]}
+    return Layout(f"all:{2 * slots}", [(name, "all") for name in NAMES], (), sizes, {"all": [slots, slots]})
+
+
+def batch(*slots):
+    """All devices have equal parts of the batch."""
+    return Layout(f"all:{sum(slots)}", [(name, "all") for name in NAMES], (), (), {"all": slots})
+
+
+@pytest.fixture(scope="module")
+def graph():
+    with tf.Graph().as_default():
+        yield build()
+
+
+def test_a_pipeline_is_filled_and_drained(graph):
+    """Two stages of n slots take at most n + 1 turns where one device takes 2 n: gradients of weights can wait."""
+    model = Model(graph, machines(1, 1))
+    alone, before = Model(graph, machines(1)).seconds(batch(1)), math.inf
+    for slots in (1, 2, 4, 8):
+        seconds = model.seconds(stages(slots))
+        assert 0.5 * alone <= seconds <= 1.01 * alone * (slots + 1) / (2 * slots) and seconds < 0.95 * before
+        before = seconds
+
+
+def test_slots_of_one_device_take_as_long_as_the_whole(graph):
+    model = Model(graph, machines(1))
+    assert model.seconds(batch(8)) == pytest.approx(model.seconds(batch(1)), rel=1e-6)
+
+
+def test_one_slot_for_each_device_is_no_slot(graph):
+    model = Model(graph, machines(2, 1, link=Link(1e-6, 1e9)))
+    plain = Layout("all:2", [(name, "all") for name in NAMES])
+    assert model.seconds(batch(1, 1)) == pytest.approx(model.seconds(plain), rel=0.05)
+
+
+def test_no_slot_goes_on_before_what_joins_all():
+    """A mean over the batch is there once all slots have their part, so that the second stage waits for all of them."""
+    with tf.Graph().as_default():
+        graph = build(joins=True)
+    model, alone = Model(graph, machines(1, 1)), Model(graph, machines(1)).seconds(batch(1))
+    assert model.seconds(stages(8)) > 0.8 * alone
+
+
+def test_a_device_updates_what_it_holds(graph):
+    """Each device of two stages updates its own weights alone, once for all its slots."""
+    slow_memory = Machines(tuple(Machine(f"cpu:{n}", 1e18, 1e6, operation_seconds=0.0) for n in range(2)), FAST)
+    timeline = Model(graph, slow_memory).timeline(stages(4))
+    layers = [{span.layer for span in timeline.spans if span.device == device} for device in range(2)]
+    assert layers[0].isdisjoint({"in2", "out2", "in3", "out3"}) and layers[1].isdisjoint({"in0", "out0", "in1", "out1"})
+
+
+def test_messages_say_for_which_slots_they_are(graph):
+    model, layout = Model(graph, machines(1, 1)), stages(4)
+    between = [transfer.slots for transfer in model.sent(layout) if transfer.bytes >= 4 * BATCH // 4 * WIDTH]
+    assert sorted(between) == sorted([*zip(range(4), range(4, 8)), *zip(range(4, 8), range(4))])
+    assert all(transfer.slots is None for transfer in model.sent(Layout("all:2", [(NAMES[0], "all")])))
