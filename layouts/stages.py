@@ -5,20 +5,17 @@ A layer is on a processor if that processor alone has the batch of the layer. So
 renames between two processors send what crosses: an activation forwards, and its gradient backwards.
 """
 
-import itertools
-import math
 from collections.abc import Mapping, Sequence
 
 from mtf_hetero._compat import mtf
 from mtf_hetero.cost.work import of_operation
-from mtf_hetero.graph.names import dimension_sizes, renamed
-from mtf_hetero.graph.walk import live_operations, size_bytes, within
+from mtf_hetero.graph.names import dimension_sizes
+from mtf_hetero.graph.runs import count_crossing, divide_into_runs
+from mtf_hetero.graph.walk import live_operations, within
 from mtf_hetero.layout import Layout
 from mtf_hetero.layout.convert import MeshShapeLike
 from mtf_hetero.layouts.batch import batch
 from mtf_hetero.layouts.rules import Rules
-
-_SLACK = 1.1  # on the time of the slowest processor, so that fewer bytes cross
 
 
 def stages(
@@ -59,7 +56,7 @@ def stages(
         )
     split = rules.layout()
     weights = split.weights(rules.axis)
-    ends = divide_into_runs(_count_work(graph, names), _count_crossing(graph, names), weights)
+    ends = divide_into_runs(_count_work(graph, names), count_crossing(live_operations(graph), names), weights)
     owners = [sum(end <= i for end in ends) for i in range(len(names))]
     vectors = {
         name: [sizes[name][-1] if number == owner else 0 for number in range(len(weights))]
@@ -77,51 +74,3 @@ def _count_work(graph: mtf.Graph, names: Sequence[str]) -> list[int]:
         if name is not None:
             counts[name] += of_operation(op, whole, 0)[0]
     return list(counts.values())
-
-
-def _count_crossing(graph: mtf.Graph, names: Sequence[str]) -> list[int]:
-    """Return the bytes of the tensors that are renamed from a name to a later one, or back, before each name."""
-    numbers = {name: number for number, name in enumerate(names)}
-    changes = [0] * (len(names) + 1)
-    for op in live_operations(graph):
-        for pair in renamed([op]):
-            first, last = sorted(numbers.get(name, -1) for name in pair)
-            if first >= 0:
-                changes[first + 1] += size_bytes(op.outputs[0])
-                changes[last + 1] -= size_bytes(op.outputs[0])
-    return list(itertools.accumulate(changes))
-
-
-def divide_into_runs(work: Sequence[int], crossing: Sequence[int], weights: Sequence[float]) -> list[int]:
-    """Return the end of each run but the last: the number of the first item of the next one.
-
-    Args:
-      work: of each item.
-      crossing: the bytes that cross before each item.
-      weights: of each run.
-
-    Example:
-      >>> divide_into_runs([4, 4, 4, 4], [0, 9, 9, 9], [1, 1]), divide_into_runs([4, 4, 4, 4], [0, 9, 9, 9], [3, 1])
-      ([2], [3])
-    """
-    count, done = len(work), [0, *itertools.accumulate(work)]
-
-    def longest(end: int, begin: int, weight: float) -> float:
-        return (done[end] - done[begin]) / weight
-
-    least = [0.0, *[math.inf] * count]
-    for weight in weights:
-        least = [
-            min(max(least[begin], longest(end, begin, weight)) for begin in range(end + 1)) for end in range(count + 1)
-        ]
-    limit, best = least[count] * _SLACK, [(0.0, [0]), *[(math.inf, [0])] * count]
-    for weight in weights:
-        best = [
-            min(  # of ways that are alike, the first runs have more items: the ends are negative
-                (best[begin][0] + (crossing[begin] if begin < end else 0), [*best[begin][1], -end])
-                for begin in range(end + 1)
-                if longest(end, begin, weight) <= limit
-            )
-            for end in range(count + 1)
-        ]
-    return [-end for end in best[count][1][1:-1]]

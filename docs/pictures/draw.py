@@ -1,6 +1,6 @@
 """Draws the documentation's pictures: `python docs/pictures/draw.py` writes them beside this file.
 
-split.svg and flow.svg are drawn here, plan.png by `mtf-hetero plan`, which takes some seconds.
+split.svg and flow.svg are drawn here, plan.png and pipeline.png by `mtf-hetero plan`, which takes some seconds.
 """
 
 import contextlib
@@ -139,21 +139,27 @@ devices:
   - {kind: EPYC-7742, name: CPU}
 link: {latency_seconds: 5e-6, bytes_per_second: 2.5e10}
 """
+ON_A_SLOW_LINK = """
+devices:
+  - {name: "cpu:0", flops_per_second: 1.0e+11, bytes_per_second: 1.0e+10}
+  - {name: "cpu:1", flops_per_second: 6.0e+10, bytes_per_second: 6.0e+9}
+link: {latency_seconds: 2.0e-4, bytes_per_second: 1.2e+7}
+"""
 
 
-def draw_plan():
-    """VGG-16 on a fast and a slow GPU and a CPU that a fast link joins, as it is planned."""
+def draw_plan(name, words, batch_size):
+    """VGG-16 on some devices, as it is planned."""
     from mtf_hetero.cli import plan
 
     with tempfile.TemporaryDirectory() as directory, contextlib.redirect_stdout(io.StringIO()):
         devices = pathlib.Path(directory, "devices.yaml")
-        devices.write_text(DEVICES, encoding="utf-8")
+        devices.write_text(words, encoding="utf-8")
         flags = [
             "--model=vgg16",
             "--image_size=32",
-            "--batch_size=128",
+            f"--batch_size={batch_size}",
             f"--simulate={devices}",
-            f"--picture={HERE / 'plan.png'}",
+            f"--picture={HERE / name}",
         ]
         if plan.main(flags):
             raise SystemExit("the plan could not be drawn")
@@ -162,4 +168,5 @@ def draw_plan():
 if __name__ == "__main__":
     draw_split()
     draw_flow()
-    draw_plan()
+    draw_plan("plan.png", DEVICES, 128)
+    draw_plan("pipeline.png", ON_A_SLOW_LINK, 64)

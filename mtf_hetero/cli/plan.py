@@ -135,7 +135,9 @@ def _explain(planned: "Planned", *, progress: bool) -> list[str]:
     from mtf_hetero.planner import explain, show
 
     about = planned.graph, planned.machines, planned.plan
-    if len(planned.plan.devices) > 1:
+    if planned.plan.layout.slots:
+        parts = [show.turns(planned.plan)]
+    elif len(planned.plan.devices) > 1:
         parts = [show.alternatives(explain.explain(*about, progress=progress))]
     else:
         parts = [show.costs(explain.layer_costs(*about))]

@@ -4,6 +4,7 @@ import collections
 import copy
 import functools
 import math
+import operator
 from collections.abc import Iterable, Sequence
 
 from mtf_hetero._compat import mtf
@@ -144,9 +145,12 @@ class Model:
 
     def memory_use(self, layout: Layout) -> float:
         """Return the memory that a step needs over what there is, on the device that is most short of it."""
-        needed = self.footprint.bytes_on(self._with_sizes(layout), self.crowd.shown)
-        limits = (machine.memory_bytes or math.inf for machine in self.shown.devices)
-        return max(each / limit for each, limit in zip(needed, limits, strict=True))
+        sized, shown = self._with_sizes(layout), self.crowd.shown
+        limits = [machine.memory_bytes or math.inf for machine in self.shown.devices]
+        use = max(map(operator.truediv, self.footprint.bytes_on(sized, shown), limits))
+        if use > 1 and sized.emptied:
+            use = max(map(operator.truediv, self.footprint.peaks_on(sized, shown), limits))
+        return use
 
     def sent(self, layout: Layout, operations: Sequence[mtf.Operation] | None = None) -> tuple[transfers.Transfer, ...]:
         """Return the messages of a step between the devices that are priced.

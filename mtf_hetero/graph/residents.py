@@ -67,8 +67,8 @@ class Residents:
         """Return whether each processor does an operation of which it has a part; None: all do."""
         if not self._layout.emptied or not (op.outputs or isinstance(op, mtf.Assign)):
             return None
-        if isinstance(op, mtf.Assign):
-            there = frozenset[int]().union(*map(self.holders, op.variables))
+        if isinstance(op, (mtf.Assign, mtf.Variable)):
+            there = frozenset[int]().union(*map(self.holders, op.variables if isinstance(op, mtf.Assign) else [op]))
         else:
             sources = self.sources(op.outputs[0])
             there = range(self._layout.size) if sources is None else frozenset(sources)

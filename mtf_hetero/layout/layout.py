@@ -140,6 +140,18 @@ class Layout:
         slots = dict(self.slots)
         return math.prod(len(slots[axis]) if axis in slots else size for axis, size in self.mesh_shape)
 
+    def without_slots(self) -> "Layout":
+        """Return the layout with exact sizes in which each device has what its slots have together."""
+        if not self.slots:
+            return self
+        slots, found = dict(self.slots), {}
+        for name, sizes in self.sizes:
+            left = iter(sizes)
+            counts = slots.get(dict(self.rules)[name], (1,) * len(sizes))
+            found[name] = [sum(itertools.islice(left, count)) for count in counts]
+        mesh_shape = [(axis, len(slots[axis]) if axis in slots else size) for axis, size in self.mesh_shape]
+        return Layout(mesh_shape, self.rules, (), found)
+
     @functools.cached_property
     def _dim_to_axis(self) -> dict[str, int]:
         dim_to_axis: dict[str, int] = {}

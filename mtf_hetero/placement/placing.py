@@ -190,7 +190,7 @@ def requested_mesh(request: Request, devices: Sequence[str]) -> Layout:
       ValueError: the mesh has more or fewer processors than there are devices, or the shares do not fit it.
     """
     if isinstance(request.layout, Plan):  # it names its devices
-        return Layout(request.layout.layout.mesh_shape, ())
+        return Layout(request.layout.layout.mesh_shape, (), slots=request.layout.layout.slots)
     if isinstance(request.layout, Layout):
         empty = Layout(request.layout.mesh_shape, (), slots=request.layout.slots)
     else:

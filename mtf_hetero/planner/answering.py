@@ -12,8 +12,9 @@ from mtf_hetero.cost.kinds import EFFICIENCY
 from mtf_hetero.cost.links import LINKS, parse_link
 from mtf_hetero.cost.machines import Machines
 from mtf_hetero.planner import fitting, left_out, show, verdict
+from mtf_hetero.planner.finding import Progress, report_nothing
 from mtf_hetero.planner.plan import LeftOut, Plan
-from mtf_hetero.planner.planning import Planner, Progress, report_nothing
+from mtf_hetero.planner.planning import Planner
 
 _LEFT_OUT_SECONDS = 20.0  # limit for the analysis of devices left out, if the search took no longer
 _LEAST_SECONDS = 2.0  # for the same plan under other assumptions

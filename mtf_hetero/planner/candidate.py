@@ -57,10 +57,11 @@ class Candidate:
 
     def used_devices(self) -> tuple[str, ...]:
         """Return the names of the devices that have a part of something; of several, none where nothing is split."""
-        vectors = [(self.layout.axis_of(name) or 0, sizes) for name, sizes in self.layout.sizes]
+        layout = self.layout.without_slots()
+        vectors = [(layout.axis_of(name) or 0, sizes) for name, sizes in layout.sizes]
         if not vectors:
             return self.machines.names if len(self.machines.names) == 1 else ()
-        places = map(self.layout.coordinates, range(self.layout.size))
+        places = map(layout.coordinates, range(layout.size))
         parts = zip(self.machines.names, places, strict=True)
         return tuple(name for name, place in parts if any(sizes[place[axis]] for axis, sizes in vectors))
 
@@ -95,7 +96,8 @@ class Candidate:
         )
 
     def _layers(self) -> tuple[LayerPlan, ...]:
-        model, crowd, split = self.space.model, self.space.model.crowd, dict(self.layout.sizes)
+        model, crowd = self.space.model, self.space.model.crowd
+        split = dict(self.layout.without_slots().sizes)
         layers: dict[str, tuple[dict[str, tuple[int, ...]], list[float], list[int]]] = {}
         for op, layer in model.layers.items():
             mine = layers.setdefault(layer, ({}, [0.0] * len(crowd.shown), [0] * len(crowd.shown)))

@@ -16,10 +16,11 @@ from mtf_hetero._support import deadline
 from mtf_hetero._support.units import bytes_text
 from mtf_hetero.cost import memory
 from mtf_hetero.cost.machines import Machines
+from mtf_hetero.planner.finding import Progress, TooLargeError, report_nothing
 from mtf_hetero.planner.left_out import Search
 from mtf_hetero.planner.outline import name_ranges
 from mtf_hetero.planner.plan import Plan
-from mtf_hetero.planner.planning import Planner, Progress, TooLargeError, report_nothing
+from mtf_hetero.planner.planning import Planner
 from mtf_hetero.planner.search import NoAssignmentError
 
 MOST_DEVICES = 16  # of a plan that is lowered; of more, the search's estimate remains

@@ -32,6 +32,7 @@ _DARKER = {"#E69F00": "#946200", "#C9CED6": "#5F6C7B", "#D55E00": "#B34F00"}  # 
 _SOFT, _TRACK, _LINK = "#5F6C7B", "#EEF0F3", "#8A94A6"
 _WIDTH, _EDGE = 8.0, 0.2  # inches, as all lengths
 _LEAST_POINTS = 7.0  # of letters, which are 8.5 where there is room
+_LEAST_SENT = 1000  # bytes: parts of a loss, which only take room
 _ROW, _LEAST_ROW, _LANE, _MOST_ROWS_HEIGHT = 0.28, 0.2, 0.62, 10.0
 _HEAD, _AXIS = 1.72, 0.5  # above the rows, and below the lanes
 _SENT = 1.0  # the column of traffic
@@ -192,7 +193,7 @@ class _Drawing:
         self._write(place[0], middle, bar.text, self.points, ha=place[1], **options)
 
     def _draw_traffic(self, row: outlines.Row, middle: float, thick: float) -> None:
-        if not row.sent_bytes:
+        if row.sent_bytes < _LEAST_SENT:
             return
         most = max(other.sent_bytes for other in self.shown.rows)
         x, length = _WIDTH - _SENT, 0.4 * row.sent_bytes / most

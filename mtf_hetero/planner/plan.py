@@ -39,6 +39,7 @@ _FILE = Record(
         "mesh_shape": Text(least=1),
         "rules": Table(Text(least=1)),
         "shares": Table(Many(Number(above=0), least=1)),
+        "slots": Table(Many(Number(integer=True, least=1), least=1)),
         "sizes": _SIZES,
         "extents": Table(Number(integer=True, least=1)),
         "predicted": Record(
@@ -50,7 +51,8 @@ _FILE = Record(
                 "layers": Many(_LAYER),
             }
         ),
-    }
+    },
+    optional=["slots"],
 )
 
 
@@ -204,6 +206,7 @@ def dumps(plan: Plan) -> str:
         "mesh_shape": plan.layout.mesh_text,
         "rules": dict(plan.layout.rules),
         "shares": {axis: list(shares) for axis, shares in plan.layout.shares},
+        "slots": {axis: list(slots) for axis, slots in plan.layout.slots},
         "sizes": {name: list(sizes) for name, sizes in plan.layout.sizes},
         "extents": dict(plan.extents),
         "predicted": {
@@ -238,7 +241,7 @@ def _convert(value: object) -> Plan:
     alone, layers = predicted["alone"], tuple(LayerPlan(**layer) for layer in predicted["layers"])
     plan = Plan(
         devices=value["devices"],
-        layout=Layout(value["mesh_shape"], value["rules"], value["shares"], value["sizes"]),
+        layout=Layout(value["mesh_shape"], value["rules"], value["shares"], value["sizes"], value.get("slots", {})),
         seconds=predicted["seconds"],
         alone=(alone["device"], alone["seconds"]),
         gap=predicted["gap"],
@@ -254,7 +257,7 @@ def _convert(value: object) -> Plan:
 def _check_consistent(plan: Plan) -> None:
     """Raise ValueError if two parts of a plan contradict each other."""
     layout, count = plan.layout, len(plan.devices)
-    if count != layout.size:
+    if count != layout.device_count:
         raise ValueError(f"{count} devices for the mesh {layout.mesh_text}")
     if len(set(plan.devices)) < count:
         raise ValueError("a device is given twice")

@@ -102,8 +102,8 @@ class Resizer:
         if self._planner is None:
             return None
         plan = self._planner.find(machines)
-        if plan.devices != machines.names or model.seconds(plan.layout) >= seconds:
-            return None
+        if plan.layout.slots or plan.devices != machines.names or model.seconds(plan.layout) >= seconds:
+            return None  # slots keep their sizes, whatever the devices' speeds become
         return plan.layout
 
     def _slowness(self, layout: Layout, busy_seconds: Sequence[float]) -> list[float]:

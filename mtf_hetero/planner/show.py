@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from mtf_hetero._support import tables
-from mtf_hetero._support.units import seconds_text
+from mtf_hetero._support.units import bytes_text, seconds_text
 from mtf_hetero.cluster.devices import shorten
 from mtf_hetero.graph import roles
 from mtf_hetero.layout import Layout
@@ -26,6 +26,11 @@ split in another way. *: the plan. -: not possible, also because other layers
 share the dimension, such as a batch. whole: all of it on each device. outputs:
 filters, units. inputs: channels. busy: what the slowest device computes. sends:
 how long that takes by itself."""
+_TURNS = """\
+A device computes its layers for one part of the batch after another. It waits
+until the first part arrives, and at the end for the last ones; more parts make
+that shorter, and each product smaller. What reads the whole batch, such as
+batch normalization, waits for all parts."""
 _NO_OTHER_WAY = """\
 No layer can be split in another way by itself: layers share the dimensions that
 are split, such as the batch. busy: what the slowest device computes. sends: how
@@ -252,6 +257,19 @@ def _difference(layer: LayerAlternatives, way: str) -> str:
     if way == layer.chosen:
         return "0 *"
     return "-" if seconds is None else number_text(_ms(seconds), "+")
+
+
+def turns(plan: Plan) -> str:
+    """Return a table of the stages of a pipeline: their layers, and how long each device computes, waits and sends."""
+    rows = [("device", "layers", "computes", "waits", "sends")]
+    for number, device in enumerate(plan.devices):
+        layers = [layer for layer in working_layers(plan) if layer.seconds[number] or layer.sent_bytes[number]]
+        own = [layer.name for layer in layers if not layer.along or layer.split[layer.along][number]]
+        busy = math.fsum(layer.seconds[number] for layer in plan.layers)
+        sent = sum(layer.sent_bytes[number] for layer in plan.layers)
+        waits = seconds_text(max(0.0, plan.seconds - busy))
+        rows.append((device, span_text(own) if own else "", seconds_text(busy), waits, bytes_text(sent)))
+    return f"{_table(rows, '<<')}\n\n{_TURNS}"
 
 
 def _ms(seconds: float) -> float:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from zeros import dims
 
 from mtf_hetero import mtf
-from mtf_hetero.layouts.stages import divide_into_runs
+from mtf_hetero.graph.runs import divide_into_runs
 from mtf_hetero.models import MODELS
 
 

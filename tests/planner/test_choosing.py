@@ -247,7 +247,7 @@ def test_a_search_that_runs_out_of_time_gives_the_best_so_far():
     with tf.Graph().as_default():
         graph = build()
         whole, searched = planning.find(graph, MACHINES), []
-        real = planning.deadline.check
+        real = deadline.check
         for calls in (0, 1, 3, 6):
             left = itertools.count(calls, -1)
 
@@ -257,7 +257,7 @@ def test_a_search_that_runs_out_of_time_gives_the_best_so_far():
                 real()
 
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(planning.deadline, "check", check)
+                patch.setattr(deadline, "check", check)
                 searched.append(planning.find(graph, MACHINES))
     assert searched[0].devices == ("a",)
     seconds = [plan.seconds for plan in searched]

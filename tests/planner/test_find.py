@@ -14,7 +14,7 @@ from mtf_hetero.cost import timeline
 from mtf_hetero.cost.links import Link
 from mtf_hetero.cost.machines import Machine, Machines
 from mtf_hetero.cost.model import Model
-from mtf_hetero.planner import planning
+from mtf_hetero.planner import finding
 from mtf_hetero.planner.planning import find
 from mtf_hetero.planner.refine import refine
 from mtf_hetero.planner.search import NoAssignmentError
@@ -207,7 +207,7 @@ def test_sums_that_no_product_awaits_are_sent_beside_the_computation(monkeypatch
         graph = step(batch=256, inputs=256, units=(256,) * 6)[0]
     machines = Machines((Machine("a", 1e12, 3e11), Machine("b", 5e11, 1.5e11)), Link(1e-6, 1e10))
     found = find(graph, machines)
-    monkeypatch.setattr(planning, "_PRICES", (1.0,))
+    monkeypatch.setattr(finding, "_PRICES", (1.0,))
     assert found.seconds < 0.97 * find(graph, machines).seconds
     space = Space(Model(graph, machines))
     menus = space.menus()

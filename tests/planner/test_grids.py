@@ -130,8 +130,8 @@ def test_all_that_is_said_of_a_plan(planned, tmp_path):
 def test_two_axes_are_taken_where_they_win(monkeypatch):
     """The batch over four rows of the devices, and the height of its images over the two of a row."""
     with tf.Graph().as_default():
-        graph = build_step(MODELS["lenet"], 512, "momentum")
-        rates = (6, 6, 6, 3, 3, 3, 3, 1)
+        graph = build_step(MODELS["lenet"], 256, "momentum")
+        rates = (6, 6, 6, 6, 3, 3, 3, 3)
         devices = [Machine(f"cpu:{n}", r * 1e12, r * 1e11, None, 1e-5, 1e-11, 1e-7) for n, r in enumerate(rates)]
         plan = find(graph, Machines(tuple(devices), Link(1e-6, 1e11)))
         monkeypatch.setattr(space_lib, "mesh_shapes", lambda count: [])

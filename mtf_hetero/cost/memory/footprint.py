@@ -17,7 +17,8 @@ from mtf_hetero._compat import mtf
 from mtf_hetero.cost.memory import executor, liveness
 from mtf_hetero.cost.memory.liveness import Node, Output
 from mtf_hetero.graph import merging
-from mtf_hetero.graph.walk import size_bytes
+from mtf_hetero.graph.residents import Residents
+from mtf_hetero.graph.walk import size_bytes, within
 from mtf_hetero.layers import DrawOperation
 from mtf_hetero.layout import Layout
 
@@ -42,7 +43,8 @@ class Footprint:
     """
 
     def __init__(self, operations: Sequence[mtf.Operation]) -> None:
-        self._nodes = _nodes(operations)
+        self._operations = tuple(within(operations))
+        self._nodes, self._made_by = _nodes(operations)
         self._names = [cast("tuple[str, ...]", node.label) for node in self._nodes]
         self._events = tuple(executor.events(self._nodes))
         self.parts = self._peak(self._nodes)
@@ -55,27 +57,32 @@ class Footprint:
     def bytes_on(self, layout: Layout, devices: Iterable[int]) -> tuple[int, ...]:
         """Return the bytes that each of some devices needs in a layout with exact sizes, at the step's worst moment.
 
-        A device may need more at another moment: `peaks_on` says how much, and takes longer.
+        A device may need more at another moment, and less if it takes no part in some operations: `peaks_on` says how
+        much, and takes longer. Slots count as if all of a device were in memory at once.
         """
 
-        def add_parts(fraction: Fraction) -> int:
+        def add_parts(_: int, fraction: Fraction) -> int:
             return math.ceil(math.fsum(size * fraction(names) for names, size in self.parts.items()))
 
-        return self._map_devices(layout, devices, add_parts)
+        return self._map_devices(layout.without_slots(), devices, add_parts)
 
     def peaks_on(self, layout: Layout, devices: Iterable[int]) -> tuple[int, ...]:
         """Return the bytes that each of some devices needs in a layout with exact sizes, at its own worst moment."""
+        layout = layout.without_slots()
+        residents = Residents(self._operations, layout) if layout.emptied else None
+        computing = [None if residents is None else residents.computing(op) for op in self._made_by]
 
-        def find_peak(fraction: Fraction) -> int:
-            scaled = (_scaled(node, fraction(names)) for node, names in zip(self._nodes, self._names, strict=True))
-            return sum(self._peak(list(scaled)).values())
+        def find_peak(pnum: int, fraction: Fraction) -> int:
+            nodes = zip(self._nodes, self._names, computing, strict=True)
+            own = (_scaled(node, fraction(names) * (there is None or there[pnum])) for node, names, there in nodes)
+            return sum(self._peak(list(own)).values())
 
         return self._map_devices(layout, devices, find_peak)
 
     def _map_devices(
-        self, layout: Layout, devices: Iterable[int], function: Callable[[Fraction], int]
+        self, layout: Layout, devices: Iterable[int], function: Callable[[int, Fraction], int]
     ) -> tuple[int, ...]:
-        """Return what a function returns for each device, from the fraction that the device has of any tensor."""
+        """Return what a function returns for each device, and the fraction that it has of any tensor."""
         totals = [(name, sizes, sum(sizes), layout.axis_of(name) or 0) for name, sizes in layout.sizes]
         known: dict[tuple[int, ...], int] = {}
         found = []
@@ -84,7 +91,7 @@ class Footprint:
             own = tuple(sizes[at[axis]] for _, sizes, _, axis in totals)
             if own not in known:
                 fractions = {name: sizes[at[axis]] / total for name, sizes, total, axis in totals}
-                known[own] = function(lambda names, of=fractions: math.prod(of.get(name, 1.0) for name in names))
+                known[own] = function(pnum, lambda names, of=fractions: math.prod(of.get(name, 1.0) for name in names))
             found.append(known[own])
         return tuple(found)
 
@@ -97,18 +104,21 @@ def _scaled(node: Node, fraction: float) -> Node:
     return dataclasses.replace(node, outputs=outputs, scratch_bytes=math.ceil(node.scratch_bytes * fraction))
 
 
-def _nodes(operations: Sequence[mtf.Operation]) -> list[Node]:
-    """Return the operations as nodes of one device, labelled with the names of the dimensions that they make."""
+def _nodes(operations: Sequence[mtf.Operation]) -> tuple[list[Node], list[mtf.Operation]]:
+    """Return the nodes of one device, labelled with the names of dimensions that they make, and their operations."""
     inputs_of = merging.inputs_as_lowered(operations)
     place: dict[mtf.Tensor, tuple[int, int]] = {}
-    nodes = []
+    nodes: list[Node] = []
+    made_by: list[mtf.Operation] = []
     for op in operations:
         inputs = [x for x in inputs_of[op] if x in place]
         read = tuple(place[x] for x in inputs)
         if isinstance(op, DrawOperation) and op.part is None:  # all numbers, before they are cut
             whole = Output(size_bytes=size_bytes(op.outputs[0]))
             nodes.append(Node(device="", inputs=read, outputs=(whole,), label=()))
+            made_by.append(op)
             read = ((len(nodes) - 1, 0),)
+        made_by.append(op)
         place |= {y: (len(nodes), number) for number, y in enumerate(op.outputs)}
         nodes.append(
             Node(
@@ -119,7 +129,7 @@ def _nodes(operations: Sequence[mtf.Operation]) -> list[Node]:
                 label=tuple(op.outputs[0].shape.dimension_names) if op.outputs else (),
             )
         )
-    return nodes
+    return nodes, made_by
 
 
 def _received_bytes(op: mtf.Operation) -> int:

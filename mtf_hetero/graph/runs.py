@@ -1,0 +1,64 @@
+"""The names of the batch in a row, and the runs of them that stages have."""
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+
+from mtf_hetero._compat import mtf
+from mtf_hetero.graph.names import renamed
+from mtf_hetero.graph.walk import size_bytes
+
+_SLACK = 1.1  # on the time of the slowest run, so that fewer bytes cross
+
+
+def count_crossing(operations: Iterable[mtf.Operation], names: Sequence[str]) -> list[int]:
+    """Return the bytes of the tensors that are renamed from a name to a later one, or back, before each name.
+
+    Args:
+      operations: of a step.
+      names: of one dimension, in the order in which reshapes give them.
+    """
+    numbers = {name: number for number, name in enumerate(names)}
+    changes = [0] * (len(names) + 1)
+    for op in operations:
+        for pair in renamed([op]):
+            first, last = sorted(numbers.get(name, -1) for name in pair)
+            if first >= 0:
+                changes[first + 1] += size_bytes(op.outputs[0])
+                changes[last + 1] -= size_bytes(op.outputs[0])
+    return list(itertools.accumulate(changes))
+
+
+def divide_into_runs(work: Sequence[float], crossing: Sequence[int], weights: Sequence[float]) -> list[int]:
+    """Return the end of each run but the last: the number of the first item of the next one.
+
+    Args:
+      work: of each item.
+      crossing: the bytes that cross before each item.
+      weights: of each run.
+
+    Example:
+      >>> divide_into_runs([4, 4, 4, 4], [0, 9, 9, 9], [1, 1]), divide_into_runs([4, 4, 4, 4], [0, 9, 9, 9], [3, 1])
+      ([2], [3])
+    """
+    count, done = len(work), [0, *itertools.accumulate(work)]
+
+    def longest(end: int, begin: int, weight: float) -> float:
+        return (done[end] - done[begin]) / weight
+
+    least = [0.0, *[math.inf] * count]
+    for weight in weights:
+        least = [
+            min(max(least[begin], longest(end, begin, weight)) for begin in range(end + 1)) for end in range(count + 1)
+        ]
+    limit, best = least[count] * _SLACK, [(0.0, [0]), *[(math.inf, [0])] * count]
+    for weight in weights:
+        best = [
+            min(  # of ways that are alike, the first runs have more items: the ends are negative
+                (best[begin][0] + (crossing[begin] if begin < end else 0), [*best[begin][1], -end])
+                for begin in range(end + 1)
+                if longest(end, begin, weight) <= limit
+            )
+            for end in range(count + 1)
+        ]
+    return [-end for end in best[count][1][1:-1]]
