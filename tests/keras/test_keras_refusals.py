@@ -4,7 +4,6 @@ import json
 
 import keras
 import pytest
-import tf_keras
 from fit_oracle import BATCH, ONE, check, images, make_model, network
 
 import mtf_hetero.keras
@@ -31,6 +30,8 @@ def refused(error, match, model, **options):
 
 
 def test_what_is_not_compiled(model):
+    import tf_keras  # which is imported in seconds, here alone
+
     refused(ValueError, "is not compiled; call model.compile", network())
     with pytest.raises(ValueError, match="is not compiled; call model.compile"):
         mtf_hetero.keras.evaluate(network(), *images())
