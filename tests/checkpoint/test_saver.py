@@ -139,6 +139,7 @@ def test_a_checkpoint_is_written_once(tmp_path, monkeypatch, make):
             saver.save(session, str(tmp_path / "none" / "model"))
 
 
+@pytest.mark.full
 def test_the_estimator_saves_so_where_memory_is_short(tmp_path, monkeypatch):
     monkeypatch.setattr("mtf_hetero.checkpoint.saver.free_bytes", lambda: 0.0)
     monkeypatch.setattr(SliceSaverBuilder.__init__, "__defaults__", (64,))
