@@ -32,8 +32,7 @@ def test_a_sketch_is_freed_at_once(monkeypatch):
 
     monkeypatch.setattr(step, "Sketch", Kept)
     with tf.Graph().as_default():
-        graph = mtf.Graph()
-        mesh = mtf.Mesh(graph, "mesh")
+        mesh = mtf.Mesh(graph := mtf.Graph(), "mesh")
         rows, units, others = (mtf.Dimension(*dim) for dim in (("rows", 4), ("units", 6), ("others", 5)))
         x = mtf.import_tf_tensor(mesh, tf.ones([4, 6]), mtf.Shape([rows, units]))
         y = mtf.layers.dense(x, [others], reduced_dims=[units], name="layer")

@@ -29,14 +29,17 @@ threads.begin(threading.Event().wait, "session_closer")
 """
 
 
-@pytest.mark.parametrize("number", [0, *(pytest.param(number, marks=pytest.mark.full) for number in range(1, 6))])
+@pytest.mark.full
+@pytest.mark.parametrize("number", range(6))
 def test_a_thread_that_builds_a_graph_ends_before_python(number):
     """Without the wait, three of eight such processes ended with SIGABRT."""
     done = subprocess.run([sys.executable, "-c", TRACING], capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize(("end", "least", "most"), [("", 5, 60), ("command_line.leave(3)", 0, 5)])
+@pytest.mark.parametrize(
+    ("end", "least", "most"), [pytest.param("", 5, 60, marks=pytest.mark.full), ("command_line.leave(3)", 0, 5)]
+)
 def test_a_thread_that_waits_is_not_waited_for_long(end, least, most):
     """A program's own process does not wait at all."""
     begin = time.monotonic()

@@ -33,6 +33,7 @@ def checkpoints(tmp_path_factory):
         return paths, session.run(program.values)
 
 
+@pytest.mark.xdist_group("savers")  # one training
 @pytest.mark.parametrize("name", SAVERS)
 def test_a_checkpoint_is_what_a_plain_saver_writes(checkpoints, name):
     paths, values = checkpoints
@@ -138,6 +139,7 @@ def test_a_checkpoint_is_written_once(tmp_path, monkeypatch, make):
             saver.save(session, str(tmp_path / "none" / "model"))
 
 
+@pytest.mark.full
 def test_the_estimator_saves_so_where_memory_is_short(tmp_path, monkeypatch):
     monkeypatch.setattr("mtf_hetero.checkpoint.saver.free_bytes", lambda: 0.0)
     monkeypatch.setattr(SliceSaverBuilder.__init__, "__defaults__", (64,))
@@ -159,8 +161,7 @@ def test_the_estimator_saves_so_where_memory_is_short(tmp_path, monkeypatch):
 def test_workers_send_their_slices_to_the_chief_which_alone_writes(tmp_path, workers):
     layout, cluster = Layout("x:3", "f:x", {"x": [2, 1, 1]}), workers.cluster
     with tf.Graph().as_default():
-        graph = mtf.Graph()
-        mesh = mtf.Mesh(graph, "mesh")
+        mesh = mtf.Mesh(graph := mtf.Graph(), "mesh")
         shape = mtf.Shape([mtf.Dimension("c", 7), mtf.Dimension("f", 11)])
         mtf.get_variable(mesh, "w", shape, initializer=tf.random_normal_initializer())
         (w,) = graph.all_variables

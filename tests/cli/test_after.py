@@ -60,6 +60,7 @@ def test_every_layout_tests_as_the_run_did(place, trained, predicted, capfd):
     assert sorted(trained.rglob("*")) == files  # it was only read
 
 
+@pytest.mark.full
 def test_a_network_is_computed_in_the_type_of_its_training(tmp_path, capfd):
     assert run(**ONE | OTHER | {"max_steps": 3}, compute_dtype="bfloat16", model_dir=tmp_path / "run") == 0
     losses = {}

@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 import pytest
-from damaged_files import DAMAGES, is_one_line
+from damaged_files import is_one_line, list_damages
 from training_runs import ONE, call, run
 
 from mtf_hetero.cli import plan
@@ -176,12 +176,12 @@ READ_BY = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", DAMAGES)
+@pytest.mark.parametrize("kind", READ_BY)
 def test_damaged_files_on_the_command_line(kind, trained, tmp_path, capfd):
     path = (trained if kind == "network.json" else tmp_path) / kind
     wrong = {}
     capfd.readouterr()
-    for each in DAMAGES[kind]:
+    for each in list_damages(kind):
         if each.refused:
             path.write_bytes(each.text)
             if found := find_wrong_message(READ_BY[kind], {"path": path}, capfd):

@@ -28,8 +28,7 @@ def count_metrics(task, layout, logits, labels):
     dims = [mtf.Dimension(n, s) for n, s in zip(["batch", *spatial, "classes"], (BATCH, *logits.shape[1:]))]
     totals = {}
     with tf.Graph().as_default():
-        graph = mtf.Graph()
-        mesh = mtf.Mesh(graph, "mesh")
+        mesh = mtf.Mesh(graph := mtf.Graph(), "mesh")
         shapes = [mtf.Shape(dims), mtf.Shape(dims[:-1]), mtf.Shape(dims[:1])]
         types = (tf.float32, tf.int32, tf.float32)
         fed = [tf.placeholder(dtype, shape.to_integer_list) for dtype, shape in zip(types, shapes)]

@@ -203,7 +203,7 @@ def test_a_network_has_its_own_size_unless_another_one_is_given():
     assert found.about == "batches of 128 images of 224 x 224 in float32"
 
 
-@pytest.mark.parametrize("name", ["EfficientNetB0", "ConvNeXtTiny"])
+@pytest.mark.parametrize("name", ["EfficientNetB0", pytest.param("ConvNeXtTiny", marks=pytest.mark.full)])
 def test_the_weights_of_a_planned_network_have_no_values(name):
     """Nobody reads them; what is not trained has values, which EfficientNet's normalization reads."""
     planned, trained = (networks.construct(name, image_shape=None, classes=3, seed=seed) for seed in (None, 1))

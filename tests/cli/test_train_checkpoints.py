@@ -4,8 +4,7 @@ import resource
 import shutil
 
 import pytest
-from lock_holder import hold_lock
-from training_runs import ONE, check_mistake, run, variables
+from training_runs import ONE, run, variables
 
 from mtf_hetero import checkpoint as saver_lib
 
@@ -44,24 +43,6 @@ def test_a_damaged_checkpoint_is_skipped_in_one_line(model_dir, capfd):
     after = snapshot(model_dir)
     assert all(after[name] == content for name, content in before.items() if "ckpt-0" in name)
     assert variables(model_dir)["global_step"] == 3
-
-
-def test_where_no_checkpoint_is_whole(model_dir, capfd):
-    for path in model_dir.glob("*.index"):
-        path.unlink()
-    (model_dir / "checkpoint").write_bytes(b"")
-    before = snapshot(model_dir)
-    for dry_run in (False, True):
-        message = f"error: model_dir is '{model_dir}', which has no intact checkpoint (2 damaged: "
-        check_mistake(capfd, message, **ONE, model_dir=model_dir, dry_run=dry_run)
-    assert snapshot(model_dir) == before
-
-
-def test_a_directory_that_another_process_has(tmp_path, capfd):
-    with hold_lock(tmp_path) as other:
-        check_mistake(
-            capfd, f"error: model_dir is '{tmp_path}', where process {other.pid} on ", **ONE, model_dir=tmp_path
-        )
 
 
 def test_a_full_disk(model_dir, capfd):

@@ -66,14 +66,6 @@ def test_a_layout_on_workers_trains_as_one_device(small, workers, tmp_path, capf
 
 
 @pytest.mark.full
-@on_workers
-def test_devices_of_workers_and_of_this_process(small, workers, tmp_path, capfd):
-    workers, devices = ",".join(workers.addresses[:2]), "worker:1/cpu:0,cpu:0,worker:0/cpu:0"
-    assert run(**{**FAST, "devices": devices}, workers=workers, list_speed="1,2,2", model_dir=tmp_path) == 0
-    assert f"mesh all:3 on {devices.replace(',', ', ')}\n" in capfd.readouterr().out
-
-
-@pytest.mark.full
 def test_a_cluster_of_its_own(small, tmp_path, capfd, monkeypatch):
     entered = []
     monkeypatch.setattr(isolation, "enter", lambda: entered.append(psutil.Process().children()))

@@ -145,10 +145,9 @@ def odd(tmp_path_factory):
 @pytest.mark.parametrize(("values", "message"), MISTAKES, ids=[str(values) for values, _ in MISTAKES])
 def test_a_mistake_gives_one_line_and_exit_code_2(options, balls, odd, values, message, capfd):
     values = dict(values)
-    values["dataset"] = {
-        "BALLS": balls,
-        "ODD": odd["unet" in values.get("model", "")],
-    }.get(values.get("dataset"), values.get("dataset", options["cosmoflow_small"]["dataset"]))
+    values["dataset"] = {"BALLS": balls, "ODD": odd["unet" in values.get("model", "")]}.get(
+        values.get("dataset"), values.get("dataset", options["cosmoflow_small"]["dataset"])
+    )
     check_mistake(capfd, message, **options["cosmoflow_small"] | values)
 
 

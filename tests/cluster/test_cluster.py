@@ -17,7 +17,7 @@ from tiers import on_workers
 
 import mtf_hetero
 from mtf_hetero import mtf, tf
-from mtf_hetero.cluster import Cluster, LocalCluster, WorkerWatch, probe, worker
+from mtf_hetero.cluster import Cluster, WorkerWatch, probe, worker
 from mtf_hetero.cluster.emulation import guard
 from mtf_hetero.cluster.emulation.local import LimitedProcesses
 
@@ -29,11 +29,7 @@ pytestmark = on_workers
 def local(workers):
     """Two of the run's workers."""
     addresses = workers.addresses[:2]
-    return types.SimpleNamespace(
-        addresses=addresses,
-        cluster=Cluster.from_workers(addresses),
-        log=workers._log(0),
-    )
+    return types.SimpleNamespace(addresses=addresses, cluster=Cluster.from_workers(addresses), log=workers._log(0))
 
 
 # Two workers compute what one device computes
@@ -50,8 +46,7 @@ def on_cluster(cluster, shares):
     """The program's output, and the devices on which its slices of the variable were."""
     with tf.Graph().as_default():
         tf.set_random_seed(oracle.SEED)
-        graph = mtf.Graph()
-        mesh = mtf.Mesh(graph, "mesh")
+        mesh = mtf.Mesh(graph := mtf.Graph(), "mesh")
         y = program(oracle.Feed(mesh, tf.float64))["y"]
         mesh_impl = mtf_hetero.UnevenMeshImpl("all:2", "hidden:all", cluster.devices, shares={"all": shares})
         lowering = mtf_hetero.Lowering(graph, {mesh: mesh_impl})
@@ -140,14 +135,6 @@ def assert_limited(local):
     else:
         quota, period = (int(number) for number in (directory / "cpu.max").read_text().split())
     assert quota / period == pytest.approx(0.33, abs=0.001)
-
-
-@pytest.mark.full
-def test_workers_are_limited():
-    cluster = LocalCluster("1.0,0.33", report=lambda line: None)
-    with cluster:
-        assert len(cluster.describe()) == 2
-        assert_limited(cluster)
 
 
 # The worker's binary

@@ -274,7 +274,7 @@ MISTAKES = {
         "--key=x",
     ],
     "h.npz cannot be read, or is damaged or cut off; it ends at byte 104 ('x' is not an array)": lambda d: [
-        zipped(d / "h.npz", "x", b"text"),
+        zipped(d / "h.npz", "x", b"text")
     ],
     "has 2 arrays of three axes or more (x, y); name one": lambda d: [hdf5(d / "f.h5", x=IMAGES, y=IMAGES)],
     "has no array 'z'; it has x": lambda d: [hdf5(d / "f.h5", x=IMAGES), "--key=z"],
@@ -305,12 +305,9 @@ MISTAKES = {
     "g.csv cannot be read, or is damaged": lambda d: [g(d), targets(d, np.array([["a", "b", "c"]]))],
     "holds int64; give one of": lambda d: [g(d, IMAGES.astype(np.int64)), targets(d)],
     "k.npy cannot be read, or is damaged or cut off; it ends at byte ": lambda d: [
-        with_bytes(numpy(d / "k.npy", IMAGES), 20, b"(" * 20),
+        with_bytes(numpy(d / "k.npy", IMAGES), 20, b"(" * 20)
     ],
-    "holds values that are not finite in float32, from plane 0 on; mend": lambda d: [
-        g(d, IMAGES * 1e300),
-        targets(d),
-    ],
+    "holds values that are not finite in float32, from plane 0 on; mend": lambda d: [g(d, IMAGES * 1e300), targets(d)],
     "holds values that are not finite in float32, from plane 0 on": lambda d: [
         g(d, np.where(IMAGES > 0, np.nan, IMAGES)),
         targets(d),

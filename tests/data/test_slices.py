@@ -35,9 +35,7 @@ def put_together(slices):
 
 @pytest.mark.filterwarnings("ignore")
 @parametrize(
-    ("name", "epochs", "augment"),
-    [("squares", 3, AUGMENT), ("mnist5k", 1, None)],
-    first=[("squares", 3, AUGMENT)],
+    ("name", "epochs", "augment"), [("squares", 3, AUGMENT), ("mnist5k", 1, None)], first=[("squares", 3, AUGMENT)]
 )
 def test_training_slices_are_the_batch(directory, name, epochs, augment):
     dataset = data.load(name, str(directory))

@@ -106,10 +106,7 @@ def test_slabs_are_parts_of_the_batch(made, augment):
     make = functools.partial(volumes.train_input_fn, 3, 2, seed=4, augment=augment)
     whole = read_batches(make)
     assert len(whole) == 2 * TRAIN // 3
-    for places, (depth, planes), (row, rows) in [
-        ((0, 2), (0, 7), (0, 5)),
-        ((2, 0), (10, 1), (2, 2)),
-    ]:
+    for places, (depth, planes), (row, rows) in [((0, 2), (0, 7), (0, 5)), ((2, 0), (10, 1), (2, 2))]:
         slab = data.Slab(places, (depth, row, 1, 0), (planes, rows, 4, 1))
         box = slice(depth, depth + planes), slice(row, row + rows), slice(1, 5), slice(0, 1)
         assert_same(read_batches(lambda s=slab: make(slab=s)), [cut(batch, places, *box) for batch in whole])
@@ -120,6 +117,7 @@ def test_slabs_are_parts_of_the_batch(made, augment):
     )
 
 
+@pytest.mark.full
 def test_training_goes_on_where_it_stopped(made):
     make = functools.partial(data.load_volumes(made[0]).train_input_fn, 3, 3, augment=True)
     whole = read_batches(make)
@@ -128,6 +126,7 @@ def test_training_goes_on_where_it_stopped(made):
     assert_same(read_batches(lambda: make(start_batch=tf.constant(7, tf.int64))), [])
 
 
+@pytest.mark.full
 def test_the_cache_changes_nothing(made):
     volumes = data.load_volumes(made[0])
     make = functools.partial(volumes.train_input_fn, 3, 4, augment=True, slab=data.Slab(begin=(7, 0, 0, 0)))
@@ -402,6 +401,7 @@ def test_each_processor_gets_its_slab(made, mesh, rules, divided, pipelines):
                 np.testing.assert_array_equal(found[1], label)
 
 
+@pytest.mark.full
 def test_a_batch_may_have_several_dimensions(made):
     make = functools.partial(data.load_volumes(made[0]).train_input_fn, 6, 1)
     layout = Layout("rows:2", "batch:rows", shares={"rows": [2, 1]})

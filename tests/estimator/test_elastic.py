@@ -121,7 +121,8 @@ def test_a_training_that_moves_has_the_losses_of_one_that_stays(layouts, tmp_pat
     assert set(values(first)) == set(last)
 
 
-@parametrize(("grows", "memory"), [(False, math.inf), (True, math.inf), (True, 0.0)], first=[(True, 0.0)])
+@pytest.mark.full
+@pytest.mark.parametrize(("grows", "memory"), [(False, math.inf), (True, math.inf), (True, 0.0)])
 def test_a_step_that_was_built_in_a_thread_is_used_once(grows, memory, tmp_path, monkeypatch):
     """Without memory for the state, in another session, which restores a checkpoint."""
     monkeypatch.setattr(saver_lib, "free_bytes", lambda: memory)

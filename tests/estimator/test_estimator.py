@@ -45,12 +45,6 @@ def test_steps_add_and_max_steps_is_absolute(tmp_path, log):
     assert any("nothing to train" in line and "step 7 of 7" in line for line in log)
 
 
-def test_resume_continues_weights(tmp_path):
-    make(tmp_path).train(line_data, max_steps=2)
-    again = make(tmp_path).train(line_data, max_steps=4)  # the data begin anew: steps 2 and 3 see its first batches
-    assert again.get_variable_value("w") == pytest.approx(line_steps(line_steps(0.0, 2), 2), rel=1e-5)
-
-
 def test_user_hooks_run_and_may_stop(tmp_path):
     class StopHook(CountHook):
         def after_run(self, run_context, run_values):

@@ -30,8 +30,7 @@ def program(mesh_impl, spec_class):
     """A model_fn that returns an EstimatorSpec or a TPUEstimatorSpec."""
 
     def model_fn(features, labels, mode, params):
-        graph = mtf.Graph()
-        mesh = mtf.Mesh(graph, "mesh")
+        mesh = mtf.Mesh(graph := mtf.Graph(), "mesh")
         x = mtf.import_tf_tensor(mesh, features, mtf.Shape([BATCH, INPUTS]))
         y = mtf.layers.dense(mtf.layers.dense(x, HIDDEN, activation=mtf.tanh, name="first"), INPUTS, name="second")
         y = mtf.reduce_sum(y, reduced_dim=INPUTS)

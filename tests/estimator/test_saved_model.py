@@ -15,8 +15,7 @@ from mtf_hetero.estimator import saved_model
 
 def build(batch_size, devices=("cpu:0",), shares=None):
     """A dense network whose weights are read in slices where there are several devices."""
-    graph = mtf.Graph()
-    mesh = mtf.Mesh(graph, "mesh")
+    mesh = mtf.Mesh(graph := mtf.Graph(), "mesh")
     batch, channels, hidden = (
         mtf.Dimension("batch", batch_size),
         mtf.Dimension("channels", 6),

@@ -153,8 +153,7 @@ def test_it_is_the_same_in_every_process():
 
 def make_graph(*functions):
     """Layers of one shape, with one of the functions each."""
-    graph = mtf.Graph()
-    mesh = mtf.Mesh(graph, "mesh")
+    mesh = mtf.Mesh(graph := mtf.Graph(), "mesh")
     x = mtf.import_tf_tensor(mesh, tf.zeros([2, 3]), mtf.Shape([mtf.Dimension("batch", 2), mtf.Dimension("in0", 3)]))
     for number, function in enumerate(functions):
         x = mtf.layers.dense(x, mtf.Dimension(f"in{number + 1}", 3), name=f"dense{number}", use_bias=False)

@@ -1,8 +1,6 @@
 """A value that is the same for all elements is computed before its broadcast."""
 
 import numpy as np
-import pytest
-from import_oracle import BATCH, check
 
 from mtf_hetero import tf
 from mtf_hetero.importer.divided import Traced
@@ -22,7 +20,6 @@ STEPS = {
     "two broadcasts": lambda x: tf.broadcast_to(x[:1], [6, 5, 4]) * tf.tile(x[1:2], [6, 1, 1]) + x,
     "one after another": lambda x: tf.exp(tf.broadcast_to(tf.broadcast_to(x[0, 0], [1, 5, 4]), [6, 5, 4])) - x,
     "a sum of many": lambda x: tf.add_n([x, tf.broadcast_to(x[:, :1], [6, 5, 4]), tf.sin(x)]),
-    "of another type": lambda x: tf.where(tf.broadcast_to(x[:1] > 0.0, [6, 5, 4]), x, -x),
 }
 
 
@@ -40,8 +37,3 @@ def test_what_is_broadcast_is_computed_once():
 
 def test_a_repetition_is_no_broadcast():
     assert elements(lambda x: -tf.tile(x[:2], [3, 1, 1]), "Neg", "Tile") == {"Tile": 120, "Neg": 120}
-
-
-@pytest.mark.parametrize("name", STEPS)
-def test_the_result_is_that_of_tensorflow(name):
-    check(lambda: (STEPS[name], [], [(X,)]), BATCH, tolerance=1e-13)

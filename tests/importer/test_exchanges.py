@@ -6,14 +6,13 @@ import keras
 import numpy as np
 import pytest
 from apart import A, B
-from import_oracle import BATCH, check, images, rows, split
-from steps import L, of_keras, sgd
+from import_oracle import BATCH, check, rows, split
+from steps import L
 
 import mtf_hetero
 from mtf_hetero import tf
 from mtf_hetero.importer import step as step_lib
 from mtf_hetero.importer.divided import Traced
-from mtf_hetero.layers import BatchNormOperation, MomentsOperation
 from mtf_hetero.layouts import LAYOUTS
 from mtf_hetero.mesh import traffic
 
@@ -80,29 +79,6 @@ def test_they_are_tensorflow_s_on_every_layout():
         return step, [w], rows()
 
     check(make, BATCH, split("w/1"), split("x/1"))
-
-
-def normalised(layer):
-    def build():
-        first = [keras.Input((8, 8, 3)), L.Conv2D(14, 3, name="first"), layer()]
-        return keras.Sequential([*first, L.ReLU(), L.GlobalAveragePooling2D(), L.Dense(5)])
-
-    return of_keras(build, sgd, images)
-
-
-LAYERS = {
-    "layer": (lambda: L.LayerNormalization(axis=[1, 2, 3]), "3"),
-    "group": (lambda: L.GroupNormalization(2), "3_1"),  # channels of each group
-    "batch": (L.BatchNormalization, "3"),
-}
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("name", LAYERS)
-def test_normalizations_that_are_split_along_their_axes(name):
-    layer, axis = LAYERS[name]
-    for divided in check(normalised(layer), BATCH, split(f"sequential/first/kernel/{axis}")):
-        assert sum(isinstance(op, (MomentsOperation, BatchNormOperation)) for op in divided.graph.operations) == 1
 
 
 def sends(step, inputs, devices):

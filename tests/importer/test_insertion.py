@@ -44,8 +44,7 @@ def inserted(step, layout, *, is_early):
     full = differentiated(step, read.forward) if is_early else read
     values = {"weights": step.weights.numpy(), "factor": step.factor.numpy()}
     with tf.Graph().as_default():
-        graph = mtf.Graph()
-        mesh = mtf.Mesh(graph, "mesh")
+        mesh = mtf.Mesh(graph := mtf.Graph(), "mesh")
         batch = mtf.Dimension("batch", 7)
         xs = [
             mtf.import_tf_tensor(mesh, tf.constant(array), mtf.Shape([batch, mtf.Dimension(name, 5)]))

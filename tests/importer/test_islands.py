@@ -274,12 +274,6 @@ def test_drawn_numbers_of_an_open_shape():
         same(arrays(divided(x)), expected, 1e-9)
 
 
-@pytest.mark.user_lines
-def test_a_result_of_an_open_shape_is_refused():
-    with pytest.raises(NotImplementedError, match=r"test_islands.py:\d+\) .*shape"):
-        mtf_hetero.function(lambda x: tf.boolean_mask(x * 2, x[:, 0] > 0), INPUTS[0][0], **BATCH)
-
-
 class MaskedTokens(keras.Model):
     """Predicts some of its tokens."""
 

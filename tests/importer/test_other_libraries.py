@@ -4,21 +4,28 @@ import contextlib
 
 import numpy as np
 import pytest
-import tensorflow_probability as tfp
-import tf_keras
 from import_oracle import BATCH, ONE, Made, arrays, check, ids, same
 
 import mtf_hetero
 from mtf_hetero import tf
 
-tfd = tfp.distributions
 function = tf.compat.v2.function
+pytestmark = pytest.mark.full
 
 
 @pytest.fixture
-def float64():
+def tfp():
+    import tensorflow_probability  # in seconds, for these tests alone
+
+    return tensorflow_probability
+
+
+@pytest.fixture
+def keras_2():
+    import tf_keras  # as above
+
     tf_keras.backend.set_floatx("float64")
-    yield
+    yield tf_keras
     tf_keras.backend.set_floatx("float32")
 
 
@@ -26,7 +33,7 @@ def numbers(*shape, steps=3):
     return [(np.random.default_rng(step).standard_normal(shape),) for step in range(steps)]
 
 
-def test_random_numbers_of_which_tensorflow_has_several_implementations():
+def test_random_numbers_of_which_tensorflow_has_several_implementations(tfp):
     """Its optimizer of graphs chooses that of CPUs, whose numbers are others."""
 
     def make() -> Made:
@@ -34,15 +41,19 @@ def test_random_numbers_of_which_tensorflow_has_several_implementations():
         def step(x):
             seeds = tf.random.split([1, 2], 3)
             shape = tf.abs(x) + 0.1
-            gamma = tfd.Gamma(shape, 2.0).sample(seed=seeds[0])
-            return gamma, tfd.Beta(shape, 1.0).sample(2, seed=seeds[1]), tfd.Poisson(shape).sample(seed=seeds[2])
+            gamma = tfp.distributions.Gamma(shape, 2.0).sample(seed=seeds[0])
+            return (
+                gamma,
+                tfp.distributions.Beta(shape, 1.0).sample(2, seed=seeds[1]),
+                tfp.distributions.Poisson(shape).sample(seed=seeds[2]),
+            )
 
         return step, [], numbers(14, 3)
 
     check(make, ONE, BATCH)
 
 
-def test_a_normal_distribution_whose_examples_share_a_matrix():
+def test_a_normal_distribution_whose_examples_share_a_matrix(tfp):
     """The matrix has no batch, what it is solved for has one."""
 
     def make() -> Made:
@@ -52,7 +63,7 @@ def test_a_normal_distribution_whose_examples_share_a_matrix():
         @function
         def step(x):
             with tf.GradientTape() as tape:
-                loss = -tf.reduce_mean(tfd.MultivariateNormalTriL(mean, lower).log_prob(x))
+                loss = -tf.reduce_mean(tfp.distributions.MultivariateNormalTriL(mean, lower).log_prob(x))
             for variable, gradient in zip((lower, mean), tape.gradient(loss, (lower, mean))):
                 variable.assign_sub(0.1 * gradient)
             return loss
@@ -63,9 +74,8 @@ def test_a_normal_distribution_whose_examples_share_a_matrix():
     assert "MatrixTriangularSolve" not in {entry.kind for entry in divided.undivided.entries}
 
 
-@pytest.mark.full
 @pytest.mark.filterwarnings("ignore:TensorFloat-32")
-def test_a_sampler_that_reads_lists_by_numbers_of_the_data():
+def test_a_sampler_that_reads_lists_by_numbers_of_the_data(tfp):
     def make() -> Made:
         state = tf.Variable(np.random.default_rng(3).standard_normal((14, 3)), name="state")
 
@@ -85,22 +95,21 @@ def test_a_sampler_that_reads_lists_by_numbers_of_the_data():
 
 
 OPTIMIZERS = {
-    "Adam": tf_keras.optimizers.Adam,
-    "legacy Adam": tf_keras.optimizers.legacy.Adam,
-    "RMSprop": lambda: tf_keras.optimizers.RMSprop(momentum=0.5, centered=True),
+    "Adam": lambda optimizers: optimizers.Adam(),
+    "legacy Adam": lambda optimizers: optimizers.legacy.Adam(),
+    "RMSprop": lambda optimizers: optimizers.RMSprop(momentum=0.5, centered=True),
 }
 MODELS = [*((name, False) for name in OPTIMIZERS), ("Adam", True)]
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(("name", "recurrent"), MODELS)
-def test_a_model_of_keras_2_that_the_step_builds(name, recurrent, float64):
+def test_a_model_of_keras_2_that_the_step_builds(name, recurrent, keras_2):
     """Its weights, its optimizer's variables and its metrics are made by the first trace; words come several times."""
 
     def train(run):
-        tf_keras.utils.set_random_seed(1)
-        layers = tf_keras.layers
-        model = tf_keras.Sequential(
+        keras_2.utils.set_random_seed(1)
+        layers = keras_2.layers
+        model = keras_2.Sequential(
             [
                 layers.Embedding(11, 9, mask_zero=True),
                 layers.LSTM(7) if recurrent else layers.GlobalAveragePooling1D(),
@@ -109,7 +118,8 @@ def test_a_model_of_keras_2_that_the_step_builds(name, recurrent, float64):
                 layers.Dense(5),
             ]
         )
-        model.compile(OPTIMIZERS[name](), tf_keras.losses.SparseCategoricalCrossentropy(from_logits=True), ["accuracy"])
+        optimizer = OPTIMIZERS[name](keras_2.optimizers)
+        model.compile(optimizer, keras_2.losses.SparseCategoricalCrossentropy(from_logits=True), ["accuracy"])
         inputs = ids()
         with run(function(lambda x, y: model.train_step((x, y))), inputs[0]) as step:
             logs = [array for x in inputs for array in arrays(step(*x))]

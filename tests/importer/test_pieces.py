@@ -56,25 +56,6 @@ def test_whole_pieces_are_split_with_the_batch(name):
     assert not kinds(divided)
 
 
-UNEVEN = {
-    "unequal pieces": lambda x, y, w: tf.concat([x, y[:5]], 0) @ w,
-    "a part of a piece": lambda x, y, w: (tf.concat([x, y], 0) @ w)[3:20],
-    "every second": lambda x, y, w: (tf.concat([x, y], 0) @ w)[::2],
-    "backwards": lambda x, y, w: (tf.concat([x, y], 0) @ w)[::-1],
-    "from the end": lambda x, y, w: (tf.concat([x, y], 0) @ w)[-14:],
-    "another axis": lambda x, y, w: tf.concat([x @ w, y @ w], 1)[:, 3:8],
-    "both axes": lambda x, y, w: (tf.concat([x, y], 0) @ w)[14:, 1:],
-    "one": lambda x, y, w: (tf.concat([x, y], 0) @ w)[14],
-    "padded by less": lambda x, y, w: tf.pad(x @ w, [[1, 2], [0, 0]]),
-}
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("name", UNEVEN)
-def test_other_parts_are_exact(name):
-    check(trained(UNEVEN[name]), ONE, BATCH, steps=2)
-
-
 def test_a_half_of_the_batch_leaves_it_one_dimension():
     _, divided = check(trained(lambda x, y, w: (x @ w)[:7]), ONE, BATCH, steps=1)
     assert divided.layout.split("batch", 14) == (8, 4, 2)

@@ -204,7 +204,10 @@ def labels_of_weights(y, b):
     return tf.cast(y, tf.int64) + tf.cast(b[0] * 0.0, tf.int64)
 
 
-@pytest.mark.parametrize("loss", [tf.nn.nce_loss, tf.nn.sampled_softmax_loss])
+LOSSES = [tf.nn.nce_loss, tf.nn.sampled_softmax_loss]
+
+
+@tiers.parametrize("loss", LOSSES, first=LOSSES[1:])
 def test_classes_are_sampled_as_by_tensorflow(loss, seeded):
     check(lambda: sampling(loss, labels), ONE, BATCH, tolerance=1e-6)
     step, _, inputs = sampling(loss, labels)

@@ -14,7 +14,12 @@ from mtf_hetero import tf
 INPUTS = rows()[0]
 W, GENERATOR = tf.Variable(np.ones(12), name="w"), tf.random.Generator.from_seed(1)
 HELD = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, 0)
-PYTHON, STRINGS, SHAPE = "calls Python", "works on strings", "whose shape depends on the data"
+PYTHON, STRINGS = "calls Python, .*; write it with Te", "works on strings, .* data are prepared"
+RETURNED = "the step returns strings, which no device has; return numbers"
+SHAPE, BINOMIAL = (
+    "whose shape depends on the data; give it a fixed",
+    "is not followed; use tf.random.stateless_binomial",
+)
 
 
 def in_python(x, stateful=True):
@@ -86,17 +91,17 @@ def of_results(x, y):
 
 
 STEPS = {  # {name: (step, causes)}
-    "unlike": (unlike, ["reads a resource", "use tf.random.stateless_binomial", PYTHON, STRINGS, SHAPE]),
-    "in both branches": (in_both_branches, ["use tf.random.stateless_binomial", PYTHON]),
+    "unlike": (unlike, ["reads a resource", BINOMIAL, PYTHON, STRINGS, SHAPE]),
+    "in both branches": (in_both_branches, [BINOMIAL, PYTHON]),
     "a condition": (chosen_in_python, [PYTHON, PYTHON]),
-    "in a loop": (in_loop, [PYTHON, "use tf.random.stateless_binomial"]),
+    "in a loop": (in_loop, [PYTHON, BINOMIAL]),
     "into a loop": (into_loop, [PYTHON, PYTHON]),
     "in turns": (in_turns, [PYTHON]),
     "called twice": (called_twice, [PYTHON]),
     "behind": (behind, [PYTHON, PYTHON, PYTHON]),
     "written": (written, [PYTHON, STRINGS]),
-    "a text": (lambda x, y: tf.strings.as_string(x * W), ["the step returns strings"]),
-    "results": (of_results, [PYTHON, SHAPE, "the step returns strings"]),
+    "a text": (lambda x, y: tf.strings.as_string(x * W), [RETURNED]),
+    "results": (of_results, [PYTHON, SHAPE, RETURNED]),
 }
 
 
@@ -117,7 +122,7 @@ def test_each_cause_is_named_once_in_the_order_of_the_program(name):
     assert first == f"the step is refused for {len(causes)} reasons:"
     assert len(set(lines)) == len(lines) == len(causes)
     for line, cause in zip(lines, causes, strict=True):
-        assert cause in line
+        assert re.search(cause, line)
         assert line.startswith("  the step") or re.match(r"  operation \w+ '.*' \(test_refusals.py:\d+\) ", line)
 
 
@@ -153,7 +158,7 @@ def test_an_operation_that_changes_something_is_refused_without_a_use():
         in_python(x)
         return x * W
 
-    assert PYTHON in refused(mtf_hetero.function, step, INPUTS, **ONE)
+    assert re.search(PYTHON, refused(mtf_hetero.function, step, INPUTS, **ONE))
 
 
 def test_a_branch_that_a_step_must_not_take_names_all_its_causes():
@@ -197,4 +202,5 @@ CALLS = {
 @pytest.mark.parametrize("name", CALLS)
 def test_every_way_into_a_step_lists_all(name):
     text = refused(CALLS[name])
-    assert re.match(r"the step is refused for \d reasons:\n  operation ", text) and PYTHON in text and STRINGS in text
+    assert re.match(r"the step is refused for \d reasons:\n  operation ", text)
+    assert re.search(PYTHON, text) and re.search(STRINGS, text)

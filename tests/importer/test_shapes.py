@@ -2,6 +2,7 @@
 
 import keras
 import numpy as np
+import pytest
 from import_oracle import BATCH
 
 import mtf_hetero.keras
@@ -32,6 +33,7 @@ def network():
 KINDS = [(7, 5), (7, 8), (3, 4), (7, 5)]
 
 
+@pytest.mark.full
 def test_kinds_share_a_trace(monkeypatch):
     options = {"steps_per_epoch": len(KINDS), "verbose": 0, "shuffle": False}
     expected, model, traces = network(), network(), []

@@ -1,15 +1,21 @@
 """`mtf_hetero.function` gives what TensorFlow gives: training steps of many kinds, on one device and uneven layouts."""
 
-import pytest
 import tiers
+from image_steps import NETWORKS
 from import_oracle import BATCH, ONE, check, split
 from steps import STEPS
 
 FILTERS = {**BATCH, "layout": "filters"}
+TWO = {**BATCH, "devices": "cpu:0,cpu:1", "list_speed": [2, 1]}
+RECIPES = [
+    *(("network", recipe) for recipe in ("spatial", "filters", "even", "hybrid")),
+    *(("unet", recipe) for recipe in ("spatial", "filters")),
+    ("pools", "spatial"),
+]
 SPLITS = {
     "perceptron": ["sequential/dense/kernel/1", "sequential/dense_1/kernel/1"],
     "convolutional": ["sequential/second/kernel/3", "sequential/dense/kernel/1", "x/1"],
-    "transformer": ["attention/query/kernel/2", "words/embeddings/0"],
+    "transformer": ["attention/query/kernel/2", "attention/query/kernel/1", "words/embeddings/0"],
     "LSTM": ["sequential/cell/lstm_cell/kernel/1", "sequential/cell/lstm_cell/recurrent_kernel/0"],
     "GRU": ["sequential/cell/gru_cell/recurrent_kernel/0"],
     "tape": ["w/1"],
@@ -27,7 +33,9 @@ def test_every_place(name):
         assert divided.layout.split(dim, 7) == (4, 2, 1)
 
 
-@pytest.mark.full
-def test_heads():
-    (divided,) = check(STEPS["transformer"], split("attention/query/kernel/1"))
-    assert divided.layout.split("attention/query/kernel/1", 7) == (4, 2, 1)
+@tiers.parametrize(("name", "recipe"), RECIPES, first=[("network", "spatial")])
+def test_images_and_volumes_by_recipes(name, recipe):
+    make, tolerance = NETWORKS[name]
+    place = {"devices": TWO["devices"], "layout": "even"} if recipe == "even" else {**TWO, "layout": recipe}
+    (divided,) = check(make, place, tolerance=tolerance)
+    assert divided.layout.rules

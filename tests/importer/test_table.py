@@ -11,7 +11,7 @@ from mtf_hetero import tf
 RNG = np.random.default_rng(0)
 raw, nn, linalg = tf.raw_ops, tf.compat.v2.nn, tf.compat.v2.linalg
 X, Y = RNG.standard_normal((7, 8, 9)), RNG.standard_normal((7, 8, 9))
-IMAGE, SMALL = RNG.standard_normal((7, 9, 8, 7)), RNG.standard_normal((7, 5, 4, 7))
+IMAGE = RNG.standard_normal((7, 9, 8, 7))
 VOLUME = RNG.standard_normal((7, 8, 7, 7, 3))
 MATRICES = RNG.standard_normal((7, 8, 4, 4)) + 4.0 * np.eye(4)
 IDS = RNG.integers(0, 8, (7, 3))
@@ -157,11 +157,7 @@ OPERATIONS = {
     ),
     "einsum with an ellipsis": (lambda x, y: tf.einsum("...bc,...bc->...c", x, y), X, Y),
     "softmax": (lambda x: (tf.nn.softmax(x), tf.nn.log_softmax(x, 1)), X),
-    "crossentropy": (
-        gradient(lambda x, y: tf.nn.softmax_cross_entropy_with_logits(tf.nn.softmax(y), x)),
-        X,
-        Y,
-    ),
+    "crossentropy": (gradient(lambda x, y: tf.nn.softmax_cross_entropy_with_logits(tf.nn.softmax(y), x)), X, Y),
     "matrices": (
         lambda m: (tf.linalg.inv(m), tf.linalg.det(m), tf.linalg.solve(m, m), tf.linalg.band_part(m, 1, 0)),
         MATRICES,
@@ -217,10 +213,7 @@ OPERATIONS = {
         ),
         IMAGE,
     ),
-    "no rule": (
-        lambda x: tf.linalg.tensor_diag(x[:, 0, 0]),
-        X,
-    ),
+    "no rule": (lambda x: tf.linalg.tensor_diag(x[:, 0, 0]), X),
     "stateless random": (lambda x: x + tf.random.stateless_normal((7, 8, 9), seed=[3, 4], dtype=tf.float64), X),
     "stateless random of a state": (
         lambda i: tf.random.stateless_uniform((7, 8), seed=i[0, :2], dtype=tf.float64),

@@ -13,8 +13,6 @@ from tiers import losing_workers, on_workers
 import mtf_hetero
 from mtf_hetero import tf
 from mtf_hetero.cluster import LocalCluster, UnreachableWorkerError
-from mtf_hetero.cost import machines
-from mtf_hetero.planner import planning
 
 PLACE = {"devices": "worker:0/cpu:0,worker:1/cpu:0,worker:2/cpu:0", "layout": "batch", "list_speed": "4,2,1"}
 
@@ -28,32 +26,9 @@ def test_over_workers(workers, name, layout):
 
 @on_workers
 @pytest.mark.full
-def test_a_later_kind_of_inputs(workers):
-    """Its messages are arranged too, in a graph that the workers ran already."""
-
-    def make():
-        step, variables, inputs = STEPS["convolutional"]()
-        return step, variables, [(x[:n], y[:n]) for (x, y), n in zip(inputs, (14, 7, 14))]
-
-    check(make, {**PLACE, "workers": ",".join(workers.addresses)})
-
-
-@on_workers
-@pytest.mark.full
 def test_planned_for_workers(workers):
     (divided,) = check(STEPS["perceptron"], {"workers": ",".join(workers.addresses), "measure_seconds": 5})
     assert 1 <= divided.layout.size <= 3
-
-
-@pytest.mark.full
-def test_a_plan():
-    step, _, inputs = STEPS["transformer"]()
-    with mtf_hetero.function(step, inputs[0], devices="cpu:0", layout="batch") as divided:
-        graph = divided.graph
-    described = [machines.Machine(f"cpu:{i}", 4e8 / (i + 1), 4e9 / (i + 1), operation_seconds=1e-7) for i in range(3)]
-    plan = planning.find(graph, machines.Machines(tuple(described)))
-    assert any(len(sizes) > 1 for _, sizes in plan.layout.sizes)
-    check(STEPS["transformer"], {"layout": plan.layout, "devices": list(plan.devices)})
 
 
 @pytest.mark.full

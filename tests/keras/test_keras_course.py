@@ -8,11 +8,13 @@ import threading
 import keras
 import pytest
 from batch_oracle import Blind, Undisturbed
-from estimator_oracle import await_wanted, log_lines
-from fit_oracle import Noise, images, network
+from estimator_oracle import log_lines
+from fit_oracle import Noise, images, make_model, network, same, state
 from tiers import losing_workers
 
-from mtf_hetero.training import Elastic, Policy, Runtime, course
+import mtf_hetero.keras
+from mtf_hetero.cluster import UnreachableWorkerError
+from mtf_hetero.training import Policy, Runtime
 
 LOST = {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}
 OPTIONS = {"epochs": 2, "batch_size": 8, "shuffle": False, "verbose": 0}
@@ -108,6 +110,27 @@ def test_a_worker_is_lost_before_the_first_step(returns, workers, lines, monkeyp
     assert sum(said in line for line in lines) == 1 and sum(" is gone: " in line for line in lines) == 1
 
 
+@losing_workers
+@pytest.mark.full
+@pytest.mark.usefixtures("impatient", "lines")
+@pytest.mark.parametrize("how", LOST)
+def test_a_loss_that_is_not_waited_for_is_one_line_and_leaves_the_weights_of_the_epoch(how, workers):
+    kept, model, data = {}, make_model(compiled), images()
+
+    def lose_once(epoch, logs):
+        if epoch == 0:
+            kept.update(state(model))
+            lose(workers, how)
+
+    callback = keras.callbacks.LambdaCallback(on_epoch_end=lose_once)
+    place = {"workers": workers.addresses, "layout": "batch", "wait_for_workers": False}
+    message = "a worker was lost .* weights of the last complete epoch.*worker 1"
+    with pytest.raises(UnreachableWorkerError, match=message):
+        mtf_hetero.keras.fit(model, *data, callbacks=[callback], **OPTIONS | {"epochs": 3}, **place)
+    same(state(model), kept, 0)
+    model.evaluate(*data, verbose=0)
+
+
 THREE_BATCHES = 4 * 3 * 8 * 6 * 6 * 3 * 8  # bytes of which a quarter may be used for them
 LOSSES = {  # the layout, how a worker is lost, after which batch, the share of time for copies, and the event
     "all have all variables": ("batch", "killed", 9, 1e-9, (9, 0)),
@@ -150,31 +173,6 @@ def test_a_worker_that_is_started_again_is_awaited(workers, lines):
 
     check(workers, {9: restart}, wait_for_workers="forever")
     assert "all workers answer again; training continues" in lines
-
-
-@losing_workers
-@pytest.mark.full
-def test_a_worker_that_answers_again_is_taken_in(workers, lines, monkeypatch):
-    monkeypatch.setattr("mtf_hetero.training.elastic._LOOK_SECONDS", 0.2)
-    made = []
-    monkeypatch.setattr(course, "Elastic", lambda **options: made.append(Elastic(**options)) or made[-1])
-
-    def restart():
-        workers.restart(1)
-        await_wanted(made[0])
-
-    check(workers, {3: lambda: lose(workers), 8: restart})
-    said = f"worker 1 ({workers.addresses[1]}) answers again: training continues from step 8 (memory) after"
-    assert any(line.startswith(said) for line in lines)
-
-
-@losing_workers
-@pytest.mark.full
-def test_two_workers_are_lost_one_after_the_other(workers, lines):
-    try:
-        check(workers, {4: lambda: lose(workers), 8: lambda: lose(workers, number=2)})
-    finally:
-        workers.restart(2)
 
 
 @pytest.mark.parametrize(

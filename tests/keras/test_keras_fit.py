@@ -1,15 +1,12 @@
 """`mtf_hetero.keras.fit` is `model.fit`: optimizers, data, callbacks, frozen layers; a layout changes no result."""
 
-import math
-
 import keras
 import numpy as np
 import pytest
 from fit_oracle import BATCH, FILTERS, PLACES, check, images, make_model, network, same, state
-from keras_oracle import floatx
 
 import mtf_hetero.keras
-from mtf_hetero import Layout, tf
+from mtf_hetero import tf
 
 CROSSENTROPY = "sparse_categorical_crossentropy"
 OPTIMIZERS = {  # whose updates are more than functions of each element, and the places
@@ -60,44 +57,12 @@ def test_optimizers(name):
     check(compiled(optimizer), *images(16), validation_data=images(8, seed=1), **options)
 
 
-class Sequence(keras.utils.PyDataset):
-    """Batches of four of all images."""
-
-    def __init__(self, x, y):
-        super().__init__()
-        self.x, self.y = x, y
-
-    def __len__(self):
-        return math.ceil(len(self.x) / 4)
-
-    def __getitem__(self, index):
-        return self.x[4 * index : 4 * index + 4], self.y[4 * index : 4 * index + 4]
-
-
 @pytest.mark.full
 def test_data_of_all_kinds():
     x, y = images()
     check(compiled(), x, y, shuffle=True, validation_split=0.3, places=[BATCH])
-    check(compiled(), Sequence(x, y), batch_size=None, places=[FILTERS])
     weighted = tf.data.Dataset.from_tensor_slices((x, y, np.linspace(0, 2, len(x)))).batch(5).repeat()
     check(compiled(), weighted, batch_size=None, steps_per_epoch=3, places=[BATCH])
-
-
-@pytest.mark.full
-def test_frozen_layers_stay_as_they_are():
-    def make():
-        model = network()
-        for layer in model.layers[:-1]:
-            layer.trainable = False
-        model.compile("adam", CROSSENTROPY, metrics=["accuracy"])
-        return model
-
-    with floatx(tf.float64):
-        before = [np.asarray(v) for v in make_model(make).variables]
-    weights = {0: 1.0, 1: 2.0, 2: 0.5, 3: 1.0, 4: 3.0}
-    for model in check(make, *images(16), places=[BATCH], class_weight=weights):
-        after = [np.asarray(v) for v in model.variables]
-        assert [np.array_equal(a, b) for a, b in zip(after, before, strict=True)] == [True] * 5 + [False] * 2
 
 
 @pytest.mark.full
@@ -116,19 +81,6 @@ def test_what_is_saved_within_an_epoch_and_at_its_end(tmp_path):
         same(saved[-1][-1], state(model), 0)
     for expected, found in zip(*saved, strict=True):
         same(found, expected, 1e-4)
-
-
-@pytest.mark.full
-def test_steps_per_execution():
-    check(compiled(steps_per_execution=2), *images(25), places=[BATCH])
-
-
-@pytest.mark.full
-def test_layouts_by_rules_and_by_themselves():
-    devices = "cpu:0,cpu:1"
-    rules = {"devices": devices, "layout": "dense/kernel/1:all", "list_speed": "3,1"}
-    layout = Layout("a:2;b:1", "batch:a;conv2d/kernel/3:b", sizes={"batch": [6, 2]})
-    check(compiled(), *images(), places=[rules, {"devices": devices, "layout": layout}])
 
 
 def padded():

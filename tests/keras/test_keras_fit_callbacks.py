@@ -135,7 +135,8 @@ KINDS = {
 }
 
 
-@tiers.parametrize("name", KINDS, first=["in training"])
+@pytest.mark.full
+@pytest.mark.parametrize("name", KINDS)
 def test_they_see_and_change_what_keras_shows(name):
     seen: list[list[float]] = []
     kinds, place = KINDS[name], BATCH if name == "in training" else FILTERS

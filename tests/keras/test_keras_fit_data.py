@@ -172,10 +172,8 @@ def ragged_data():
     return tf.RaggedTensor.from_row_lengths(np.arange(counts.sum(), dtype="int32") % 11, counts)
 
 
-@pytest.mark.parametrize(
-    ("make", "inputs"),
-    [pytest.param(sparse_model, sparse_data, id="sparse", marks=pytest.mark.full), (Pooled, ragged_data)],
-)
+@pytest.mark.full
+@pytest.mark.parametrize(("make", "inputs"), [(sparse_model, sparse_data), (Pooled, ragged_data)])
 def test_inputs_with_another_number_of_elements_in_each_batch(make, inputs):
     data = tf.data.Dataset.from_tensor_slices((inputs(), np.arange(17, dtype="float32")[:, None])).batch(5)
 

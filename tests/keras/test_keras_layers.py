@@ -10,18 +10,29 @@ from tiers import parametrize
 from mtf_hetero import tf
 from mtf_hetero.keras import build
 
-IMAGE, SIGNAL = (9, 7, 6), (11, 6)
+IMAGE, SIGNAL, VOLUME = (9, 7, 6), (11, 6), (7, 5, 6, 2)
 CASES = {  # a graph's own dimensions, such as height, are neither merged nor split into factors by a layer's reshapes
     "einsum dense": (SIGNAL, lambda: layers.EinsumDense("abc,cde->abde", (11, 4, 7), bias_axes="de")),
     "reshape": (IMAGE, lambda: layers.Reshape((-1, 6))),
     "reshape back": (SIGNAL, lambda: layers.Reshape((11, 2, 3))),
+    "odd extents": (IMAGE, lambda: layers.Conv2D(7, 3, strides=2, padding="same")),
+    "uneven strides": (IMAGE, lambda: layers.Conv2D(7, (3, 2), strides=(2, 3))),
+    "one dimension": (SIGNAL, lambda: layers.Conv1D(7, 3, strides=2, padding="same")),
+    "volumes": (VOLUME, lambda: layers.Conv3D(7, 3, strides=2, padding="same")),
+    "padded pool": (IMAGE, lambda: layers.AveragePooling2D(3, strides=2, padding="same")),
+    "windows apart": (IMAGE, lambda: layers.MaxPooling2D(2, strides=3, padding="same")),
     # convolutions that are several of mtf's, or none
     "dilated": (IMAGE, lambda: layers.Conv2D(7, 3, dilation_rate=2, padding="same", use_bias=False)),
     "groups": (IMAGE, lambda: layers.Conv2D(9, 3, groups=3, strides=2, padding="same")),
     "depthwise multiplier": (IMAGE, lambda: layers.DepthwiseConv2D(3, depth_multiplier=2, strides=2)),
     "transposed valid": (IMAGE, lambda: layers.Conv2DTranspose(7, (4, 3), strides=2)),
     "transposed small window": (IMAGE, lambda: layers.Conv2DTranspose(7, 2, strides=3)),
+    "transposed same": (IMAGE, lambda: layers.Conv2DTranspose(7, 3, strides=2, padding="same")),
+    "transposed volumes": (VOLUME, lambda: layers.Conv3DTranspose(7, 2, strides=2)),
+    "dilated volumes": (VOLUME, lambda: layers.Conv3D(7, 2, dilation_rate=2)),
     "causal": (SIGNAL, lambda: layers.Conv1D(7, 3, dilation_rate=2, padding="causal")),
+    "group norm": (IMAGE, lambda: layers.GroupNormalization(2)),
+    "norm of all axes": (IMAGE, lambda: layers.LayerNormalization(axis=[1, 2, 3])),
     "batch norm": (IMAGE, lambda: layers.BatchNormalization(momentum=0.8)),
 }
 

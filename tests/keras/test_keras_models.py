@@ -11,28 +11,10 @@ from networks import NETWORKS, nested
 import mtf_hetero
 from mtf_hetero import Layout, mtf, tf
 from mtf_hetero.keras import build
-from mtf_hetero.layouts import LAYOUTS
-
-
-def recipes(graph):
-    """One device, and each recipe that the model is large enough for."""
-    found = [Layout("all:1", ())]
-    for name in ("batch", "filters", "spatial"):
-        try:
-            found.append(LAYOUTS[name](graph, mesh_shape="all:3", shares={"all": [4, 2, 1]}))
-        except ValueError:
-            continue
-    return found
 
 
 @pytest.mark.full
-def test_recipes():
-    with floatx(tf.float64):
-        check(NETWORKS["residual"](), training=True, dtype=tf.float64, layouts=recipes, tolerance=1e-8)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("name", [name for name in NETWORKS if name != "residual"])
+@pytest.mark.parametrize("name", NETWORKS)
 def test_networks_on_every_kind_of_layout(name):
     with floatx(tf.float64):
         check(NETWORKS[name](), training=True, dtype=tf.float64, layouts=make_layouts, tolerance=1e-8)
@@ -59,8 +41,7 @@ def test_dropout_draws_anew_in_each_step():
     for layout in (Layout("all:1", ()), Layout("all:3", "batch:all", {"all": [4, 2, 1]})):
         with tf.Graph().as_default():
             tf.set_random_seed(3)
-            graph = mtf.Graph()
-            mesh = mtf.Mesh(graph, "mesh")
+            mesh = mtf.Mesh(graph := mtf.Graph(), "mesh")
             shape = mtf.Shape([mtf.Dimension("batch", 7), mtf.Dimension("inputs", 40)])
             y = builder(mtf.import_tf_tensor(mesh, tf.ones([7, 40]), shape), training=True)
             assert not graph.all_variables  # a checkpoint has no states of random numbers
@@ -222,8 +203,7 @@ def test_a_batch_of_two_dimensions():
     builder = build(model)
     images = np.random.default_rng(0).standard_normal((6, 14, 14, 3)).astype(np.float32)
     with tf.Graph().as_default():
-        graph = mtf.Graph()
-        mesh = mtf.Mesh(graph, "mesh")
+        mesh = mtf.Mesh(graph := mtf.Graph(), "mesh")
         names = ("rows", "columns", "height", "width", "channels")
         shape = mtf.Shape([mtf.Dimension(*dim) for dim in zip(names, (2, 3, 14, 14, 3), strict=True)])
         y = builder(mtf.import_tf_tensor(mesh, tf.constant(images.reshape(2, 3, 14, 14, 3)), shape))

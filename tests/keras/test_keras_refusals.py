@@ -4,8 +4,6 @@ import json
 
 import keras
 import pytest
-import tf_keras
-import tiers
 from fit_oracle import BATCH, ONE, check, images, make_model, network
 
 import mtf_hetero.keras
@@ -32,6 +30,8 @@ def refused(error, match, model, **options):
 
 
 def test_what_is_not_compiled(model):
+    import tf_keras  # which is imported in seconds, here alone
+
     refused(ValueError, "is not compiled; call model.compile", network())
     with pytest.raises(ValueError, match="is not compiled; call model.compile"):
         mtf_hetero.keras.evaluate(network(), *images())
@@ -147,12 +147,10 @@ def halved(model):
     layer.call = lambda x: call(x) / 2
 
 
-OWN = {
-    "train_step": lambda model: setattr(model, "train_step", train_step.__get__(model)),
-    "a layer's call": halved,
-}
+OWN = {"train_step": lambda model: setattr(model, "train_step", train_step.__get__(model)), "a layer's call": halved}
 
 
-@tiers.parametrize("name", OWN, first=["train_step"])
+@pytest.mark.full
+@pytest.mark.parametrize("name", OWN)
 def test_what_the_user_overrides_is_run(name):
     check(with_own(OWN[name]), *images(16), places=[BATCH])

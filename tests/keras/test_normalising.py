@@ -42,6 +42,7 @@ def test_a_model_gets_a_normalization_in_front(make, tmp_path):
         np.testing.assert_allclose(np.asarray(found(IMAGES)), expected, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.full
 def test_it_may_be_trained_further():
     model: Any = networks.normalising(sequential(), MEAN, DEVIATION)
     model.compile("sgd", "sparse_categorical_crossentropy")

@@ -107,6 +107,7 @@ def test_what_does_not_fit_says_which_batch_does(model, batch):
         plan(round(1.3 * largest))
 
 
+@pytest.mark.full
 def test_a_program_that_people_write_is_planned():
     assert re.match(r"(Use|Split over) .* per step", planned_programs.verdict("vision/mnist_convnet"))
 

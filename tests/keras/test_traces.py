@@ -129,7 +129,7 @@ def test_a_trace_that_is_newer_than_keras_s_is_found(monkeypatch, make, change, 
 
 def test_traces_are_kept_until_compile_and_hold_no_session():
     with floatx(tf.float64):
-        model = make_model(plain)
+        model = make_model(dropping)
         calls = []
         model.train_step = lambda data, step=model.train_step: (calls.append(1), step(data))[1]
         for _ in range(2):

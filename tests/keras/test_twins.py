@@ -65,8 +65,7 @@ def of_the_network(name, images, twin, config, *, training):
     """Outputs, gradients of the sum of their squares, and moving averages, of the network with the twin's weights."""
     values = mtf_arrays(twin)
     with tf.Graph().as_default():
-        graph = mtf.Graph()
-        mesh = mtf.Mesh(graph, "mesh")
+        mesh = mtf.Mesh(graph := mtf.Graph(), "mesh")
         names = ["batch", *program.IMAGE[-(images.ndim - 1) :]]
         shape = mtf.Shape([mtf.Dimension(*dim) for dim in zip(names, images.shape, strict=True)])
         outputs = MODELS[name].build(

@@ -5,8 +5,7 @@ from mtf_hetero.layouts.batch import under_all_names
 
 
 def built():
-    graph = mtf.Graph()
-    mesh = mtf.Mesh(graph, "mesh")
+    mesh = mtf.Mesh(graph := mtf.Graph(), "mesh")
     batch, units = mtf.Dimension("batch", 4), mtf.Dimension("units", 6)
     x = mtf.import_tf_tensor(mesh, tf.zeros([4, 6]), mtf.Shape([batch, units]))
     renamed = mtf.rename_dimension(x, "batch", "dense/batch")

@@ -2,6 +2,7 @@
 
 import pytest
 import zeros
+from tiers import parametrize
 from zeros import dims, names
 
 from mtf_hetero import mtf
@@ -129,10 +130,13 @@ def test_images_under_one_name_are_split_throughout_or_not_at_all():
         lay_out(model(5), "x:2")
 
 
-@pytest.mark.parametrize(
-    ("name", "split", "whole"),
-    [("vgg11", ("height", "pool1/height"), "pool5/height"), ("resnet18", ("height", "stage2/block1/conv1/height"), "")],
-)
+LARGE = [  # a network, what is split of it, and what is not
+    ("vgg11", ("height", "pool1/height"), "pool5/height"),
+    ("resnet18", ("height", "stage2/block1/conv1/height"), ""),
+]
+
+
+@parametrize(("name", "split", "whole"), LARGE, first=LARGE[:1])
 def test_images_are_split_as_long_as_they_are_large(name, split, whole):
     height, width, channels = MODELS[name].image_shape
     shape = dims(f"batch:6 height:{height} width:{width} channels:{channels}")

@@ -54,6 +54,7 @@ def test_a_chain_is_as_on_one_device():
     oracle.check(chain, lay_out(chain, "all:2"), lay_out(chain, shares={"all": [2, 1, 1]}), **oracle.ONCE)
 
 
+@pytest.mark.full
 def test_blocks_of_a_network_stay_together():
     """Fewer bytes cross between two blocks of a ResNet than within one."""
     found = owners(lay_out(model("resnet18"), "all:2"))

@@ -20,8 +20,7 @@ from mtf_hetero.cost import memory
 def test_processors_that_take_no_part_are_sent_nothing():
     """A filter's processor without filters computes and receives nothing, though it holds a part of the image."""
     with tf.Graph().as_default() as tf_graph:
-        graph = mtf.Graph()
-        mesh = mtf.Mesh(graph, "mesh")
+        mesh = mtf.Mesh(graph := mtf.Graph(), "mesh")
         x = mtf.import_tf_tensor(mesh, tf.zeros([7, 6, 4, 5]), mtf.Shape([B, H, W, C]))
         w = mtf.get_variable(mesh, "w", mtf.Shape([*K3, C, F]))
         y = mtf.Conv2dOperation(x, w, [1, 1, 1, 1], "SAME").outputs[0]

@@ -45,8 +45,7 @@ def on_gpus(graph):
 def check(build, layout, dtype):
     """Lowers a training step with two optimizers to GPUs; looks for a kernel of each operation."""
     with tf.Graph().as_default() as tf_graph:
-        graph = mtf.Graph()
-        mesh = mtf.Mesh(graph, "mesh")
+        mesh = mtf.Mesh(graph := mtf.Graph(), "mesh")
         outputs = build(Feed(mesh, dtype))
         total = mtf.add_n([mtf.reduce_sum(y) for y in outputs.values() if y.dtype.is_floating])
         if variables := graph.trainable_variables:

@@ -15,8 +15,7 @@ EMPTY, FIRST = (Layout("x:3", "c:x", sizes={"c": sizes}) for sizes in ([0, 2, 3]
 
 def lowered_twice(first, second):
     """Two lowerings of w, doubled by each step, and what each gives for it."""
-    graph = mtf.Graph()
-    mesh = mtf.Mesh(graph, "mesh")
+    mesh = mtf.Mesh(graph := mtf.Graph(), "mesh")
     w = mtf.get_variable(mesh, "w", mtf.Shape([B, C]), initializer=tf.random_normal_initializer(seed=1))
     update = mtf.assign(w, w * 2.0)
     lowerings = [mtf_hetero.Lowering(graph, {mesh: cpu_mesh_impl(layout)}) for layout in (first, second)]

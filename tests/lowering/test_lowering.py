@@ -19,8 +19,7 @@ LAYOUTS = [
 
 
 def make_graph(build):
-    graph = mtf.Graph()
-    mesh = mtf.Mesh(graph, "mesh")
+    mesh = mtf.Mesh(graph := mtf.Graph(), "mesh")
     return graph, mesh, build(mesh)
 
 
@@ -236,10 +235,3 @@ def test_slice_shape_without_a_processor():
     assert mesh_impl.laid_out_size(mtf.Shape([B, C])) == 35
     with pytest.raises(ValueError, match="give the number of a processor"):
         mesh_impl.slice_shape(mtf.Shape([B, C]))
-
-
-def test_a_rename_that_costs_nothing_adds_no_operation():
-    with tf.Graph().as_default() as tf_graph:
-        graph, mesh, _ = make_graph(lambda mesh: mtf.rename_dimension(mtf.ones(mesh, mtf.Shape([B, C])), "c", "d"))
-        mtf_hetero.Lowering(graph, {mesh: cpu_mesh_impl(Layout("x:2", "c:x;d:x", {"x": [3, 1]}))})
-        assert not [op.name for op in tf_graph.get_operations() if op.type in ("Reshape", "Slice", "ConcatV2")]

@@ -18,8 +18,7 @@ ONE_PROCESSOR = Layout("x:1", "")
 
 def lower(build, layout=ONE_PROCESSOR):
     """Builds and lowers; returns the Lowering, what `build` gave and how often each operation is in the graph."""
-    graph = mtf.Graph()
-    mesh = mtf.Mesh(graph, "mesh")
+    mesh = mtf.Mesh(graph := mtf.Graph(), "mesh")
     results = build(mesh)
     lowering = mtf_hetero.Lowering(graph, {mesh: cpu_mesh_impl(layout)})
     return lowering, results, collections.Counter(op.type for op in tf.get_default_graph().get_operations())
@@ -217,8 +216,7 @@ def test_small_images_are_convolved_by_a_matrix_product_on_a_cpu_alone():
         _, _, count = lower(build)
         assert (count["MatMul"], count["Conv2D"]) == (1, 0)
     with tf.Graph().as_default():
-        graph = mtf.Graph()
-        mesh = mtf.Mesh(graph, "mesh")
+        mesh = mtf.Mesh(graph := mtf.Graph(), "mesh")
         build(mesh)
         mtf_hetero.Lowering(graph, {mesh: mtf_hetero.UnevenMeshImpl("x:1", "", ["gpu:0"])})
         kinds = [op.type for op in tf.get_default_graph().get_operations()]

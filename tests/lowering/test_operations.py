@@ -33,6 +33,7 @@ OTHERS = {
 ALL = PROGRAMS | FLOAT32_PROGRAMS | OTHERS
 VARIANTS = {  # of operations that the first tier has in another form
     "conv2d_valid",
+    "conv2d_even_window",
     "conv2d_strided",
     "conv2d_two_batch_dims",
     "conv2d_transpose",
@@ -40,6 +41,7 @@ VARIANTS = {  # of operations that the first tier has in another form
     "pool2d",
     "integer_targets",
     "batch_norm",
+    "rounds",
 }
 
 

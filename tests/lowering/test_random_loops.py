@@ -33,8 +33,7 @@ class Program:
         self._tf_graph = tf.Graph()
         with self._tf_graph.as_default():
             tf.set_random_seed(3)
-            graph = mtf.Graph()
-            mesh = mtf.Mesh(graph, "mesh")
+            mesh = mtf.Mesh(graph := mtf.Graph(), "mesh")
             outputs = build(mesh)
             self.lowering = mtf_hetero.Lowering(graph, {mesh: cpu_mesh_impl(layout)})
             self.exported = {name: self.lowering.export_to_tf_tensor(y) for name, y in outputs.items()}
@@ -140,15 +139,7 @@ def of_tensorflow_alone(mesh):
     return {"y": drawn_in_turns(mesh, draw)}
 
 
-PROGRAMS = [
-    microbatches,
-    recomputed,
-    nested,
-    until_large,
-    drawn_before,
-    of_other_kinds,
-    of_tensorflow_alone,
-]
+PROGRAMS = [microbatches, recomputed, nested, until_large, drawn_before, of_other_kinds, of_tensorflow_alone]
 
 
 def assert_same(actual, expected, rounding=1e-6):

@@ -22,8 +22,7 @@ def test_a_rename_between_like_splits_is_no_operation(rules):
     """Reshape a tensor, and an outstanding sum."""
     a, b, c, d = (mtf.Dimension(name, size) for name, size in (("a", 8), ("b", 8), ("c", 7), ("d", 7)))
     with tf.Graph().as_default() as tf_graph:
-        graph = mtf.Graph()
-        mesh = mtf.Mesh(graph, "mesh")
+        mesh = mtf.Mesh(graph := mtf.Graph(), "mesh")
         x = mtf.import_tf_tensor(mesh, tf.zeros([8, 7]), mtf.Shape([a, c]))
         renamed = mtf.reshape(x, [b, d], name="renamed")
         total = mtf.reshape(mtf.reduce_sum(x, output_shape=[c]), [d], name="total")

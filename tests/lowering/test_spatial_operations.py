@@ -56,7 +56,7 @@ def windowed(extent, cases, operation=mtf.Conv2dOperation):
     return build
 
 
-@each_of_a_kind(("extent", "layout"), CASES, first=CASES[1:3])
+@each_of_a_kind(("extent", "layout"), CASES, first=CASES[2:3])
 def test_convolutions(extent, layout, some, options):
     check(windowed(extent, some(CONVOLUTIONS)), layout, **options)
 
@@ -133,8 +133,7 @@ def test_a_step_leaves_constants_as_they_are(kind):
     """Halos are added in place. What follows from constants TensorFlow computes once: it must not change."""
     values = np.random.default_rng(0).normal(size=[2, 12, 4, 2])
     with tf.Graph().as_default(), tf.Session() as session:
-        graph = mtf.Graph()
-        mesh = mtf.Mesh(graph, "mesh")
+        mesh = mtf.Mesh(graph := mtf.Graph(), "mesh")
         x = mtf.import_tf_tensor(mesh, tf.constant(values), mtf.Shape([B, mtf.Dimension("h", 12), W, C]))
         channels = [F, C] if kind == "transposed" else [C, F]
         w = mtf.constant(mesh, 1.5, mtf.Shape([*window_dims([3, 3]), *channels]), tf.float64)
@@ -157,8 +156,7 @@ def test_a_step_leaves_constants_as_they_are(kind):
 def test_the_interior_waits_for_no_neighbour():
     """The largest convolution on each device, forward and of both gradients, reads nothing that another device made."""
     with tf.Graph().as_default() as tf_graph:
-        graph = mtf.Graph()
-        mesh = mtf.Mesh(graph, "mesh")
+        mesh = mtf.Mesh(graph := mtf.Graph(), "mesh")
         dims = [mtf.Dimension(*pair) for pair in zip("bdhwc", (1, 12, 6, 6, 2), strict=True)]
         impl = mtf_hetero.UnevenMeshImpl.from_layout(over(3, "d:x"), [f"cpu:{i}" for i in range(3)])
         shape = mtf.Shape(dims)
@@ -271,8 +269,7 @@ def test_groups_of_batch_norm_have_moments_of_their_own(per):
 def forward_traffic(build, layout):
     """Return a program's forward traffic without moving averages, from the counters of its lowering."""
     with tf.Graph().as_default():
-        graph = mtf.Graph()
-        mesh = mtf.Mesh(graph, "mesh")
+        mesh = mtf.Mesh(graph := mtf.Graph(), "mesh")
         build(Feed(mesh, tf.float32))
         lowering = mtf_hetero.Lowering(graph, {mesh: cpu_mesh_impl(layout)})
         return sorted(

@@ -7,17 +7,7 @@ import numpy as np
 import pytest
 from language_model import EVERYTHING, SIZES, TWO_AXES, random_tokens
 from language_model import LAYOUTS as UNEVEN
-from oracle import (
-    KINDS,
-    LEARNING_RATE,
-    ONCE,
-    TOLERANCE,
-    assert_same,
-    check,
-    cpu_mesh_impl,
-    one_device,
-    run,
-)
+from oracle import KINDS, LEARNING_RATE, ONCE, TOLERANCE, assert_same, check, cpu_mesh_impl, one_device, run
 from tiers import parametrize
 
 from mtf_hetero import Layout, mtf, tf
@@ -89,10 +79,7 @@ def layer_stack(*layers):
     transformer = mtf.transformer.transformer
     per_layer = (transformer.sublayer_rms_norm, transformer.sublayer_call_layer, transformer.sublayer_residual)
     return transformer.LayerStack(
-        layers,
-        sublayers_initial=[],
-        sublayers_per_layer=per_layer,
-        sublayers_final=[transformer.sublayer_rms_norm],
+        layers, sublayers_initial=[], sublayers_per_layer=per_layer, sublayers_final=[transformer.sublayer_rms_norm]
     )
 
 

@@ -84,8 +84,7 @@ def test_the_head_of_vgg_and_its_batch_norm():
 def test_initial_logits_are_of_order_one(name):
     with tf.Graph().as_default():
         tf.set_random_seed(1)
-        graph = mtf.Graph()
-        mesh = mtf.Mesh(graph, "mesh")
+        mesh = mtf.Mesh(graph := mtf.Graph(), "mesh")
         shape = make_images(mesh, 2, MODELS[name].image_shape).shape
         images = np.random.default_rng(0).standard_normal(shape.to_integer_list)
         logits = MODELS[name].build(mtf.import_tf_tensor(mesh, images.astype(np.float32), shape), training=True)

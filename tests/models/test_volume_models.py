@@ -149,8 +149,7 @@ MESHES = {
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    ("mesh", "batch_norm"),
-    [("three", True), ("three", False), ("depth and height", True), ("batch and depth", True)],
+    ("mesh", "batch_norm"), [("three", True), ("three", False), ("depth and height", True), ("batch and depth", True)]
 )
 def test_cosmoflow_is_the_same_on_every_mesh(mesh, batch_norm):
     program = cosmoflow_program(16, batch_norm=batch_norm)

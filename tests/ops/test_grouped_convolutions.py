@@ -43,9 +43,7 @@ def program(way):
 
 
 @parametrize(
-    ("way", "rules"),
-    [("left over", ["w:x;h:y"]), *((way, RULES) for way in WAYS)],
-    first=[("left over", ["w:x;h:y"])],
+    ("way", "rules"), [("left over", ["w:x;h:y"]), *((way, RULES) for way in WAYS)], first=[("left over", ["w:x;h:y"])]
 )
 def test_they_are_the_same_on_every_layout(way, rules):
     check(program(way), *layouts(*rules, axes="xy"), **ONCE)
@@ -87,8 +85,7 @@ def test_they_are_tensorflow_s(way):
 
 
 def test_a_split_of_channels_sends_nothing():
-    graph = mtf.Graph()
-    mesh = mtf.Mesh(graph, "mesh")
+    mesh = mtf.Mesh(graph := mtf.Graph(), "mesh")
     with tf.Graph().as_default():
         x = mtf.import_tf_tensor(mesh, tf.zeros([4, 7, 9, 6]), mtf.Shape([B, H, W, C]))
         y = layers.depthwise_conv2d(x)

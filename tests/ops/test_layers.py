@@ -126,8 +126,7 @@ def test_batch_norm_is_tensorflow_s():
 def moving_averages(layout, x, *, momentum, steps):
     """Return the values of each processor, after some steps on the same batch."""
     with tf.Graph().as_default():
-        graph = mtf.Graph()
-        mesh = mtf.Mesh(graph, "mesh")
+        mesh = mtf.Mesh(graph := mtf.Graph(), "mesh")
         dims = [mtf.Dimension(dim.name, size) for dim, size in zip((B, H, W, C), x.shape, strict=True)]
         images = mtf.import_tf_tensor(mesh, tf.constant(x), mtf.Shape(dims))
         y = layers.batch_norm(images, training=True, momentum=momentum)
@@ -238,8 +237,7 @@ def test_on_a_mesh_of_mtf_s_own_nothing_is_sent(rule, build, message):
 
     def lower(layout):
         with tf.Graph().as_default():
-            graph = mtf.Graph()
-            mesh = mtf.Mesh(graph, "mesh")
+            mesh = mtf.Mesh(graph := mtf.Graph(), "mesh")
             build(mtf.zeros(mesh, mtf.Shape(dims)))
             mesh_impl = mtf.placement_mesh_impl.PlacementMeshImpl("x:2", layout, ["cpu:0"] * 2)
             mtf_hetero.Lowering(graph, {mesh: mesh_impl})

@@ -99,8 +99,7 @@ def test_types_of_ids(dtype):
 def run(build, mesh_impl, lowering=mtf_hetero.Lowering):
     """Return the results of a program of tf.Tensors, on the CPUs of one process."""
     with tf.Graph().as_default():
-        graph = mtf.Graph()
-        mesh = mtf.Mesh(graph, "mesh")
+        mesh = mtf.Mesh(graph := mtf.Graph(), "mesh")
         outputs = build(mesh)
         lowered = lowering(graph, {mesh: mesh_impl})
         fetches = [lowered.export_to_tf_tensor(y) for y in outputs]
@@ -194,8 +193,7 @@ def test_ids_are_checked_once():
 
     def checks(layout):
         with tf.Graph().as_default() as tf_graph:
-            graph = mtf.Graph()
-            mesh = mtf.Mesh(graph, "mesh")
+            mesh = mtf.Mesh(graph := mtf.Graph(), "mesh")
             program(layers.lookup)(Feed(mesh, tf.float32))
             mtf_hetero.Lowering(graph, {mesh: cpu_mesh_impl(layout)})
             made = [op for op in tf_graph.get_operations() if op.type == "Assert" and op.name.startswith("lookup/")]
@@ -212,8 +210,7 @@ def test_a_table_is_not_copied_in_a_one_hot_tensor():
     rows, columns, batch = mtf.Dimension("v", 20000), mtf.Dimension("d", 4), mtf.Dimension("b", 64)
     for layout in (Layout("x:1", ""), Layout("x:2", "v:x", {"x": [3, 1]}), Layout("x:2", "b:x", {"x": [3, 1]})):
         with tf.Graph().as_default() as tf_graph:
-            graph = mtf.Graph()
-            mesh = mtf.Mesh(graph, "mesh")
+            mesh = mtf.Mesh(graph := mtf.Graph(), "mesh")
             ids = mtf.import_tf_tensor(mesh, tf.placeholder(tf.int32, [64]), mtf.Shape([batch]))
             table = mtf.get_variable(mesh, "table", mtf.Shape([rows, columns]))
             y = layers.lookup(table, ids, rows)

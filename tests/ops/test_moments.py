@@ -37,8 +37,7 @@ def test_they_and_their_gradient_are_tensorflow_s(kept):
 
 def lowered(build, layout, devices):
     """Return the result of a program, lowered in TensorFlow's default graph."""
-    graph = mtf.Graph()
-    mesh = mtf.Mesh(graph, "mesh")
+    mesh = mtf.Mesh(graph := mtf.Graph(), "mesh")
     outputs = build(Feed(mesh, tf.float64))
     lowering = mtf_hetero.Lowering(graph, {mesh: mtf_hetero.UnevenMeshImpl.from_layout(layout, devices)})
     return [lowering.tensors[y].to_laid_out_tensor().tensor_list for y in outputs.values()]

@@ -63,8 +63,7 @@ def test_memory_is_bounded_by_a_part():
 
 def test_stock_meshes_refuse_what_they_cannot():
     with tf.Graph().as_default():
-        graph = mtf.Graph()
-        mesh = mtf.Mesh(graph, "mesh")
+        mesh = mtf.Mesh(graph := mtf.Graph(), "mesh")
         x = mtf.import_tf_tensor(mesh, tf.zeros([4, 2]), dims("b:4 i:2"))
         layers.in_rounds(x, mtf.tanh, dim=x.shape.dims[0], sizes=(2, 2))
         stock = mtf.placement_mesh_impl.PlacementMeshImpl([("x", 2)], [("b", "x")], ["cpu:0"] * 2)

@@ -70,10 +70,7 @@ def test_memory():
         ({"slots": 2}, "slots is 2, but auto chooses devices and sizes without slots; give"),
         ({"layout": "batch", "slots": 2, "mesh_shape": "x:2;y:2"}, "slots is 2 and"),
         ({"layout": "plan.json", "slots": 2}, "slots is 2 and"),
-        (
-            {"workers": "a:1", "local_cluster": "1.0"},
-            "workers is 'a:1' and local_cluster '1.0'; give one of the two",
-        ),
+        ({"workers": "a:1", "local_cluster": "1.0"}, "workers is 'a:1' and local_cluster '1.0'; give one of the two"),
         (
             {"workers": [1, 0.5]},
             r"workers is \[1, 0.5\]; name each one, as in \[.*\]; to start some on this machine, write",
@@ -82,10 +79,7 @@ def test_memory():
         ({"port": 2300, "local_cluster": "1.0"}, "port is 2300 without workers"),
         ({"port": 65536, "workers": "a:1"}, "port is 65536; it must be from 1 to 65535"),
         ({"port": "2300", "workers": "a:1"}, "port is '2300'; it must be from 1 to 65535"),
-        (
-            {"layout": "plan.json", "list_speed": "2,1"},
-            "list_speed is '2,1' and layout 'plan.json': a plan has",
-        ),
+        ({"layout": "plan.json", "list_speed": "2,1"}, "list_speed is '2,1' and layout 'plan.json': a plan has"),
         ({"mesh_shape": "a:2"}, "mesh_shape is 'a:2' and layout 'auto': it chooses all sizes; remove mesh_shape"),
         ({"layout": "even", "list_speed": "2,1"}, "list_speed is '2,1' and layout 'even', which uses no speeds"),
         (
@@ -94,10 +88,7 @@ def test_memory():
         ),
         ({"layout": "batch", "list_speed": "a:1;a:2"}, "list_speed is 'a:1;a:2': it names axis 'a' twice"),
         ({"layout": "batch", "list_speed": 3}, "list_speed is 3; give one number per device"),
-        (
-            {"layout": "batch", "measure_seconds": 5.0},
-            "measure_seconds is 5.0, which only layout='auto' and list",
-        ),
+        ({"layout": "batch", "measure_seconds": 5.0}, "measure_seconds is 5.0, which only layout='auto' and list"),
         ({"layout": "batch", "dense_shares": "2,1"}, "dense_shares is '2,1', which only layout='hybrid' uses"),
     ],
 )

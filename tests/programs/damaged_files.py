@@ -1,6 +1,7 @@
 """A thousand damaged files, of each kind that programs read, and their readers."""
 
 import dataclasses
+import functools
 import json
 import os
 
@@ -71,13 +72,7 @@ MANIFEST = {
     "target_deviation": [0.1, 0.2],
     "provenance": {"seed": 5},
 }
-IMAGES = {
-    "image_shape": [28, 28, 1],
-    "classes": 2,
-    "class_names": ["a", "b"],
-    "mean": [0.1],
-    "deviation": [0.3],
-}
+IMAGES = {"image_shape": [28, 28, 1], "classes": 2, "class_names": ["a", "b"], "mean": [0.1], "deviation": [0.3]}
 NETWORK = {"format": 1, "model": "lenet", "dataset": "mnist5k", "images": IMAGES}
 CONFIG = {
     name: list(value) if isinstance(value, tuple) else value
@@ -168,32 +163,37 @@ NETWORK_CHANGES = [
 ]
 
 
-def all_damages():
-    """{kind of file: its damages}."""
-    manifest = damage.make_damages(volumes.SCHEMA, MANIFEST)
+@functools.cache
+def list_damages(kind):
+    """Return the damages of a kind of file, each once; made when they are asked for, as some have many megabytes."""
+    return list({each.what: each for each in MAKERS[kind]()}.values())
+
+
+def damage_network():
     head = json.dumps({**NETWORK, "images": None})[:-5].encode()
-    inside = [
-        dataclasses.replace(each, text=head + b'{"manifest": ' + each.text + b"}}")
-        for each in manifest
-        if "manifest" not in each.what
-    ]
-    return {
-        "plan.json": [*damage.make_damages(plan._FILE, PLAN), *contradictions(PLAN, PLAN_CHANGES)],
-        "devices.yaml": [
-            *damage.make_damages(devices_file.SCHEMA, {**DEVICES, "devices": [CPU, {"kind": "V100"}]}, is_yaml=True),
-            *contradictions(DEVICES, DEVICES_CHANGES),
-        ],
-        "network.json": [
-            *damage.make_damages(network_schema(), NETWORK),
-            *contradictions(NETWORK, NETWORK_CHANGES),
-            *(each for each in inside if not each.what.startswith(("too large", "zeros"))),
-        ],
-        "config.yaml": [
-            each
-            for each in damage.make_damages(CONFIG_SCHEMA, CONFIG, is_yaml=True)
-            if each.text != b"null"  # empty is right
-        ],
-    }
+    yield from damage.make_damages(network_schema(), NETWORK)
+    yield from contradictions(NETWORK, NETWORK_CHANGES)
+    for each in damage.make_damages(volumes.SCHEMA, MANIFEST):
+        if "manifest" not in each.what and not each.what.startswith(("too large", "zeros")):
+            yield dataclasses.replace(each, text=head + b'{"manifest": ' + each.text + b"}}")
+
+
+def damage_devices():
+    example = {**DEVICES, "devices": [CPU, {"kind": "V100"}]}
+    return [*damage.make_damages(devices_file.SCHEMA, example, is_yaml=True), *contradictions(DEVICES, DEVICES_CHANGES)]
+
+
+def damage_config():
+    found = damage.make_damages(CONFIG_SCHEMA, CONFIG, is_yaml=True)
+    return [each for each in found if each.text != b"null"]  # empty is right
+
+
+MAKERS = {
+    "plan.json": lambda: [*damage.make_damages(plan._FILE, PLAN), *contradictions(PLAN, PLAN_CHANGES)],
+    "devices.yaml": damage_devices,
+    "network.json": damage_network,
+    "config.yaml": damage_config,
+}
 
 
 def read_network(path):
@@ -208,7 +208,6 @@ READERS = {
     "network.json": read_network,
     "config.yaml": lambda path: Config(**config_file.load(path)),
 }
-DAMAGES = {kind: list({each.what: each for each in found}.values()) for kind, found in all_damages().items()}
 EXAMPLES = {"plan.json": PLAN, "devices.yaml": DEVICES, "network.json": NETWORK, "config.yaml": CONFIG}
 
 

@@ -21,8 +21,7 @@ def dense(x, units, name):
 
 def step(batch=64, inputs=48, units=(96, 10)):
     """The graph of a training step of dense layers, its loss and its updates, in the default graph."""
-    graph = mtf.Graph()
-    mesh = mtf.Mesh(graph, "mesh")
+    mesh = mtf.Mesh(graph := mtf.Graph(), "mesh")
     shape = mtf.Shape([mtf.Dimension("batch", batch), mtf.Dimension("inputs", inputs)])
     values = np.random.default_rng(1).normal(size=shape.to_integer_list).astype(np.float32)
     x = mtf.import_tf_tensor(mesh, tf.constant(values), shape)

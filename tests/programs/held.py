@@ -21,8 +21,7 @@ class Held:
 
     def __init__(self, mesh_impl: Any, dtype: Any = None) -> None:
         self.mesh_impl, dtype = mesh_impl, dtype or mtf.VariableDType()
-        graph = mtf.Graph()
-        mesh = mtf.Mesh(graph, "mesh")
+        mesh = mtf.Mesh(graph := mtf.Graph(), "mesh")
         for name, shape in SHAPES.items():
             initializer = tf.random_normal_initializer()
             mtf.get_variable(mesh, name, mtf.Shape(shape), dtype=dtype, initializer=initializer)

@@ -1,6 +1,4 @@
-"""Steps with images and volumes: networks, and single convolutions of all kinds between others."""
-
-import functools
+"""Steps with images and volumes: networks that a recipe splits."""
 
 import keras
 import numpy as np
@@ -48,40 +46,18 @@ NETWORKS = {
 }
 
 
-def around(layer, shape):
-    """A network with a layer between two others, whose channels are the layer's."""
+def around(layer):
+    """The training step of a network with a layer between two others, whose channels are the layer's."""
 
     def build():
-        x = inputs = keras.Input(shape)
-        rank = len(shape) - 1
-        x = layer()(getattr(L, f"Conv{rank}D")(14, 1, name="before")(x))
-        mean = getattr(L, f"GlobalAveragePooling{rank}D")
-        return keras.Model(inputs, L.Dense(5)(mean()(L.Activation("tanh")(x))))
+        x = inputs = keras.Input((9, 7, 3))
+        x = layer()(L.Conv2D(14, 1, name="before")(x))
+        return keras.Model(inputs, L.Dense(5)(L.GlobalAveragePooling2D()(L.Activation("tanh")(x))))
 
-    return build
+    return of_keras(build, sgd, lambda: examples(9, 7, 3, count=7))
 
 
-ODD, LINE, VOLUME = (9, 7, 3), (11, 3), (7, 5, 6, 2)
-CONVOLUTIONS = {  # {kind: (step, dimensions that a layout is to split)}
-    kind: (of_keras(around(layer, shape), sgd, functools.partial(examples, *shape, count=7)), dims)
-    for kind, layer, shape, dims in [
-        ("odd", lambda: L.Conv2D(7, 3, 2, padding="same", name="it"), ODD, ["it/kernel/3", "it/kernel/2"]),
-        ("uneven", lambda: L.Conv2D(7, (3, 2), (2, 3), name="it"), ODD, ["it/kernel/3", "it/height"]),
-        ("dilated", lambda: L.Conv2D(7, 3, dilation_rate=2, padding="same", name="it"), ODD, ["it/kernel/3"]),
-        ("multiplied", lambda: L.DepthwiseConv2D(3, 2, depth_multiplier=2, name="it"), ODD, ["before/kernel/3"]),
-        ("groups", lambda: L.Conv2D(14, 3, groups=7, name="it"), ODD, ["before/kernel/3_0"]),
-        (
-            "transposed",
-            lambda: L.Conv2DTranspose(7, 3, 2, padding="same", name="it"),
-            ODD,
-            ["it/kernel/2", "before/kernel/3"],
-        ),
-        ("1D", lambda: L.Conv1D(7, 3, 2, padding="same", name="it"), LINE, ["it/kernel/2", "it/width"]),
-        ("causal", lambda: L.Conv1D(7, 3, padding="causal", dilation_rate=2, name="it"), LINE, ["it/kernel/2"]),
-        ("3D", lambda: L.Conv3D(7, 3, 2, padding="same", name="it"), VOLUME, ["it/kernel/4", "it/kernel/3"]),
-        ("3D transposed", lambda: L.Conv3DTranspose(7, 2, 2, name="it"), VOLUME, ["it/kernel/3"]),
-        ("3D dilated", lambda: L.Conv3D(7, 2, dilation_rate=2, name="it"), VOLUME, ["it/kernel/4"]),
-        ("padded pool", lambda: L.AveragePooling2D(3, 2, padding="same", name="it"), ODD, ["before/kernel/3"]),
-        ("apart", lambda: L.MaxPooling2D(2, 3, padding="same", name="it"), ODD, ["before/kernel/3"]),
-    ]
+CONVOLUTIONS = {  # each is of several convolutions
+    "multiplied": around(lambda: L.DepthwiseConv2D(3, 2, depth_multiplier=2, name="it")),
+    "groups": around(lambda: L.Conv2D(14, 3, groups=7, name="it")),
 }

@@ -187,13 +187,7 @@ def check(
     names = {id(weight.variable): name for name, weight in builder.variables.items()}
     reference = expected(model, builder, names, training=training, below=below, dtype=dtype)
     oracle.check(
-        run,
-        *layouts(graph),
-        dtype=dtype,
-        tolerance=tolerance,
-        reference=reference,
-        averages=training,
-        **oracle.ONCE,
+        run, *layouts(graph), dtype=dtype, tolerance=tolerance, reference=reference, averages=training, **oracle.ONCE
     )
     return builder
 
@@ -202,8 +196,7 @@ def inferred(builder, images, recipe=None, *, training: bool | None = False):
     """Return a builder's results, on one device or in the layout of a recipe."""
     with tf.Graph().as_default():
         tf.set_random_seed(3)
-        graph = mtf.Graph()
-        mesh = mtf.Mesh(graph, "mesh")
+        mesh = mtf.Mesh(graph := mtf.Graph(), "mesh")
         dims = [mtf.Dimension(name, size) for name, size in zip(("batch", "height", "width", "channels"), images.shape)]
         outputs = builder(mtf.import_tf_tensor(mesh, tf.constant(images), mtf.Shape(dims)), training=training)
         layout = Layout("all:1", ())

@@ -176,8 +176,7 @@ def run(
     rate = LEARNING_RATE[dtype] if rate is None else rate
     with tf.Graph().as_default() as tf_graph:
         tf.set_random_seed(SEED)
-        graph = mtf.Graph()
-        mesh = mtf.Mesh(graph, "mesh")
+        mesh = mtf.Mesh(graph := mtf.Graph(), "mesh")
         feed = Feed(mesh, dtype, kind)
         outputs = build(feed)
         results = _with_gradients(feed, outputs, graph) if gradients else outputs

@@ -28,8 +28,7 @@ def training(
     program: Any, *, optimizer: str = "momentum", dtype: Any = tf.float32, kind: str = oracle.FED, fetches: str = "loss"
 ) -> Step:
     """Builds a training step of a program of the oracle; it exports the loss, nothing, or all outputs."""
-    graph = mtf.Graph()
-    mesh = mtf.Mesh(graph, "mesh")
+    mesh = mtf.Mesh(graph := mtf.Graph(), "mesh")
     feed = oracle.Feed(mesh, dtype, kind)
     outputs = program(feed)
     loss = outputs.get("loss")

@@ -29,8 +29,7 @@ def model_fn(features, labels, mode, params):
     """Return the spec; params has a layout, and may have devices and `noisy`, for a batch norm and dropout between."""
     devices = params.get("devices") or [f"cpu:{number}" for number in range(params["layout"].size)]
     mesh_impl = UnevenMeshImpl.from_layout(params["layout"], devices)
-    graph = mtf.Graph()
-    mesh = mtf.Mesh(graph, "mesh")
+    mesh = mtf.Mesh(graph := mtf.Graph(), "mesh")
     dtype = mtf.VariableDType(tf.float64)
     x = mtf.import_tf_tensor(mesh, features, mtf.Shape([BATCH, INPUTS]))
     h = mtf.layers.dense(x, HIDDEN, reduced_dims=[INPUTS], activation=mtf.tanh, variable_dtype=dtype, name="first")

@@ -107,14 +107,7 @@ def test_the_batch_script_trains_on_all_nodes(tmp_path):
     script = find_file("#!/bin/bash").replace("2300", str(free_port()))
     script = script.replace("--model=vgg11 --dataset=cifar10", "--model=lenet --max_steps=2")
     slurm = {"SLURMD_NODENAME": "127.0.0.1", "SLURM_JOB_NUM_NODES": "2", "SLURM_STEP_NUM_TASKS": "2"}
-    environment = (
-        os.environ
-        | slurm
-        | {
-            "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
-            "PYTHONPATH": str(ROOT),
-        }
-    )
+    environment = os.environ | slurm | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
     with process(["bash", "-c", script], cwd=tmp_path, env=environment) as (started, reader):
         reader.await_line("^checkpoint: runs/vgg/model.ckpt-2")
         assert started.wait(30) == 0

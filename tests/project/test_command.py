@@ -48,7 +48,6 @@ def test_without_a_command_there_is_help(capsys):
     [
         (["trian"], "invalid choice: 'trian' (choose from"),
         (["--fast", "train"], "--fast is unknown"),
-        (["worker", "--port=many"], "invalid int value: 'many'; see mtf-hetero worker --help"),
         (["data", "prepare"], "see mtf-hetero data prepare --help"),
         (["profile"], "see mtf-hetero profile --help"),
     ],

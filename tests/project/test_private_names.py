@@ -54,10 +54,7 @@ OWNERS = {  # what has private names that the library uses -> an object of it, a
         lambda: importlib.import_module("tensorflow.python.framework.ops")._UserDeviceSpec("cpu:0"),
         "_device_name_or_function",
     ),
-    "tf.Variable": (
-        lambda: _graph()[1],
-        "_handle _initializer_op _save_slice_info _set_save_slice_info",
-    ),
+    "tf.Variable": (lambda: _graph()[1], "_handle _initializer_op _save_slice_info _set_save_slice_info"),
     "tf.DType": (lambda: tf.float32, "_is_ref_dtype"),
     "tf.train.Saver": (
         lambda: _graph()[2],
