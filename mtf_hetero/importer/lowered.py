@@ -1,7 +1,6 @@
 """A step that was lowered: what is fed to it, and what it gives."""
 
 import functools
-import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TypeVar
 
@@ -10,7 +9,7 @@ import numpy as np
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support.ops import reshape
 from mtf_hetero.data.batches import AHEAD, Part, batches_in
-from mtf_hetero.importer import guarding
+from mtf_hetero.importer import guarding, work
 from mtf_hetero.importer.program import Program
 from mtf_hetero.importer.repeating import Carried, Copy, Row
 from mtf_hetero.importer.staging import Loads, Stage
@@ -133,8 +132,13 @@ class Lowered:
         """The most steps that one call may take; 1: they are taken one by one."""
         if self._row is None or not self._row.is_possible:
             return 1
-        fed = sum(math.prod(value.shape) * value.dtype.size for value in self.step.program.inputs)
+        fed = sum(map(work.size_bytes, self.step.program.inputs))
         return max(min(_MOST_OPERATIONS // self._row.size, _MOST_BYTES // max(fed, 1)), 1)
+
+    @property
+    def made_bytes(self) -> int:
+        """The bytes of all that a step makes: two steps of a call may be on a device at a time."""
+        return work.made_bytes(self.step.program)
 
     @property
     def preparation_seconds(self) -> float:

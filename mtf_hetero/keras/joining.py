@@ -12,6 +12,7 @@ from mtf_hetero.training.pace import WARM_UP_STEPS
 _SHORT_SECONDS = 0.05  # of a step, above which its call is a small part
 _CALL_SHARE = 0.5  # of a short step, which its call is assumed to take until several steps are tried
 _LEAST_STEPS, _MOST_STEPS = 4, 16  # in a call: fewer save less than their preparation, more save little
+_MOST_BYTES = 2**29  # that a step makes: a device may need the memory of two steps
 _SAMPLES = 8  # calls, whose median is compared
 _BUILDING = 2  # calls of several steps that are not measured: the second one builds them
 
@@ -63,7 +64,7 @@ class Joining:
         least where both are equal.
         """
         seconds = statistics.median(self._single)
-        if seconds >= _SHORT_SECONDS or (row := find_row()) is None:
+        if seconds >= _SHORT_SECONDS or (row := find_row()) is None or row.made_bytes > _MOST_BYTES:
             return
         # Without a known end, as many steps are expected as were taken
         to_come = self._steps if total is None else max(self._epochs * total - self._steps, 0)

@@ -199,7 +199,7 @@ def test_joined_steps_are_the_same_bits(joined, monkeypatch):
 class Ready:
     """A step of which many may be one call."""
 
-    most_steps, preparation_seconds = 50, 0.5
+    most_steps, preparation_seconds, made_bytes = 50, 0.5, 0
 
 
 @pytest.mark.parametrize(
