@@ -72,7 +72,9 @@ class _Network:
     builder: Builder
     last: str
 
-    def __call__(self, images: mtf.Tensor, *, training: bool = False, **config: object) -> mtf.Tensor:
+    def __call__(
+        self, images: mtf.Tensor, *, training: bool = False, is_staged: bool = False, **config: object
+    ) -> mtf.Tensor:
         """Return outputs in the images' type, mtf.Tensor [batch, ..., LAST]; `config` is unused."""
         del config
         if images.shape.ndims != len(self.builder.model.inputs[0].shape):
@@ -81,7 +83,7 @@ class _Network:
                 "layout with one mesh axis, or another recipe"
             )
         with _name_errors(self.name):
-            y = mtf.cast(self.builder(images, training=training), images.dtype)
+            y = mtf.cast(self.builder(images, training=training, is_staged=is_staged), images.dtype)
         dims = images.shape.dims[: y.shape.ndims - 1]
         return mtf.reshape(y, [*dims, mtf.Dimension(self.last, y.shape.dims[-1].size)])
 
@@ -166,6 +168,7 @@ def _fit(
         output[-1],
         facts.parameters,
         task,
+        in_stages=True,
         twin=network.twin,
         notes=notes,
         check=functools.partial(FirstStep, builder),

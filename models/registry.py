@@ -44,6 +44,7 @@ class Model:
       task: the network's prediction for each example.
       recomputes: whether `build` has the argument `recompute`, the stages that the backward pass computes again.
       in_rounds: whether `build` has `dense_rounds`, the parts of the batch that pass the dense layers in turn.
+      in_stages: whether `build` has `is_staged`, with which the batch has another name in each stage.
       twin: makes its `mtf_hetero.keras.twin.Twin`, from `image_shape`, `dtype` and the arguments of `build`.
       fit: makes the network for images of a shape, and so many classes or targets; None as one of these: the usual.
         None: `build` fits any.
@@ -61,6 +62,7 @@ class Model:
     task: type[Task] = Classification
     recomputes: bool = False
     in_rounds: bool = False
+    in_stages: bool = False
     twin: "Callable[..., Twin]" = _no_twin
     fit: Callable[[Sequence[int] | None, int | None], "Model"] | None = None
     initial: Callable[[], Mapping[str, np.ndarray]] | None = None

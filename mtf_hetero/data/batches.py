@@ -1,7 +1,7 @@
 """Batches that need not be in this process: what is fed of them is, and workers make the rest."""
 
 import collections
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -99,22 +99,27 @@ class Batch:
 class Batches:
     """The batches of a pipeline, as structures of Parts. An iterator.
 
+    Args:
+      dataset: the pipeline.
+      found: where it is cut.
+      ahead: returns how many batches are drawn before they are asked for, where that changes nothing.
+
     Attributes:
       element_spec: of the pipeline.
     """
 
-    def __init__(self, dataset: tf.data.Dataset, found: Cut, ahead: int = AHEAD) -> None:
+    def __init__(self, dataset: tf.data.Dataset, found: Cut, ahead: Callable[[], int] = lambda: AHEAD) -> None:
         self._dataset, self._cut = dataset, found
         self.element_spec = dataset.element_spec
         self._fed = iter(found.below)
-        self._ahead = ahead if found.runs_ahead else 0
+        self._ahead = ahead if found.runs_ahead else lambda: 0
         self._drawn: collections.deque[Batch | Exception] = collections.deque()
 
     def __iter__(self) -> Iterator[object]:
         return self
 
     def __next__(self) -> object:
-        while len(self._drawn) <= self._ahead and not (self._drawn and isinstance(self._drawn[-1], Exception)):
+        while len(self._drawn) <= self._ahead() and not (self._drawn and isinstance(self._drawn[-1], Exception)):
             self._drawn.append(self._draw())
         batch = self._drawn[0]
         if isinstance(batch, Exception):
@@ -139,7 +144,7 @@ class Batches:
 class Pipeline:
     """A pipeline of batches, each pass over which gives structures of Parts."""
 
-    def __init__(self, dataset: tf.data.Dataset, found: Cut, ahead: int = AHEAD) -> None:
+    def __init__(self, dataset: tf.data.Dataset, found: Cut, ahead: Callable[[], int] = lambda: AHEAD) -> None:
         self._dataset, self._cut, self._ahead = dataset, found, ahead
 
     def __iter__(self) -> Batches:

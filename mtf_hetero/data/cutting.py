@@ -124,8 +124,12 @@ def cut(dataset: tf.data.Dataset, passes: int = 1) -> Cut:
     numbers, arrays = _by_number(below)
     stored = Stored(arrays, passes) if arrays else None
     loader = Loader(make, dataset.element_spec, stored=stored, draws=cutter.draws) if make or stored else None
-    runs_ahead = _ends_with_prefetch(dataset) or not _calls_python(dataset)
-    return Cut(numbers, loader, cutter.why, runs_ahead)
+    return Cut(numbers, loader, cutter.why, runs_ahead(dataset))
+
+
+def runs_ahead(dataset: tf.data.Dataset) -> bool:
+    """Return whether batches of a pipeline may be made before they are asked for, as `Cut` says."""
+    return _ends_with_prefetch(dataset) or not _calls_python(dataset)
 
 
 class _Cutter:

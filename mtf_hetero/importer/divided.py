@@ -176,8 +176,7 @@ class Divided:
         for name in lowered.written:
             self._known.pop(name, None)
         with interrupts.defer(), guarding.explain_guards(lowered.step.program.guards):
-            found = self.runtime.run(lowered.fetches, feed, trace)
-            self.runtime.steps += len(row) if lowered.written else 0
+            found = self.runtime.run_steps(len(row) if lowered.written else 0, lowered.fetches, feed, trace)
             return lowered.take_results(found)
 
     def _observe(self, inputs: Sequence[object], tensors: Sequence[tf.Tensor]) -> tuple[Program, list[np.ndarray]]:
@@ -200,9 +199,9 @@ class Divided:
             self._make_room(inputs)
         return self._lowered.get(key) or self._lower(inputs)
 
-    def knows(self, inputs: Sequence[object]) -> bool:
-        """Return whether the step for inputs of a kind was built."""
-        return self._key(inputs) in self._lowered
+    def find(self, inputs: Sequence[object]) -> Lowered | None:
+        """Return the step for inputs of a kind; None: it was not built."""
+        return self._lowered.get(self._key(inputs))
 
     def pull(self) -> None:
         """Give the tf.Variables the values that they have on the devices."""
@@ -238,7 +237,7 @@ class Divided:
 
     def writes(self, inputs: Sequence[object]) -> bool:
         """Return whether a step on inputs of this kind changes a variable on the devices, as far as it was built."""
-        lowered = self._lowered.get(self._key(inputs))
+        lowered = self.find(inputs)
         return lowered is not None and bool(lowered.written)
 
     def build(self) -> mtf.Graph:

@@ -1,6 +1,6 @@
 """A step that was lowered: what is fed to it, and what it gives."""
 
-import math
+import functools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TypeVar
 
@@ -9,7 +9,7 @@ import numpy as np
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support.ops import reshape
 from mtf_hetero.data.batches import AHEAD, Part, batches_in
-from mtf_hetero.importer import guarding
+from mtf_hetero.importer import guarding, work
 from mtf_hetero.importer.program import Program
 from mtf_hetero.importer.repeating import Carried, Copy, Row
 from mtf_hetero.importer.staging import Loads, Stage
@@ -20,7 +20,8 @@ from mtf_hetero.mesh.tensors import LaidOutTensor
 from mtf_hetero.training.runtime import Runtime
 
 _T = TypeVar("_T")
-_MOST_OPERATIONS = 20_000  # of TensorFlow in a row of steps: 10 kB and 0.5 ms of preparation each
+_MOST_OPERATIONS = 20_000  # of TensorFlow in a row of steps: 10 kB each
+_PREPARATION_SECONDS = 0.0005  # of an operation: until TensorFlow has run it for the first time
 _MOST_BYTES = 2**28  # of the batches in a row, which lie on the devices before it begins, as those of the next row do
 
 
@@ -126,18 +127,32 @@ class Lowered:
         self._asked: set[int] = set()  # numbers of steps
         self._rows: dict[int, Lowered] = {}
 
+    @functools.cached_property
+    def most_steps(self) -> int:
+        """The most steps that one call may take; 1: they are taken one by one."""
+        if self._row is None or not self._row.is_possible:
+            return 1
+        fed = sum(map(work.size_bytes, self.step.program.inputs))
+        return max(min(_MOST_OPERATIONS // self._row.size, _MOST_BYTES // max(fed, 1)), 1)
+
+    @property
+    def made_bytes(self) -> int:
+        """The bytes of all that a step makes: two steps of a call may be on a device at a time."""
+        return work.made_bytes(self.step.program)
+
+    @property
+    def preparation_seconds(self) -> float:
+        """The seconds that TensorFlow needs to prepare each step of a call of several ones."""
+        return _PREPARATION_SECONDS * (0 if self._row is None else self._row.size)
+
     def fit(self, count: int) -> int:
         """Return how many steps one call takes, if `count` are to be taken, of which the last ones may be left.
 
         A row is made at the second request: that takes time, as many steps, and there may be no more of that number.
         """
-        if count == 1 or self._row is None or not self._row.is_possible:
-            return 1
-        fed = sum(math.prod(value.shape) * value.dtype.size for value in self.step.program.inputs)
-        most = min(_MOST_OPERATIONS // self._row.size, _MOST_BYTES // max(fed, 1))
-        lengths = range(1, min(max(most, 1), count) + 1)
+        lengths = range(1, min(self.most_steps, count) + 1)
         fitting = min(lengths, key=lambda length: count // length + count % length)  # the fewest calls
-        if fitting in self._asked:
+        if fitting == 1 or fitting in self._asked:
             return fitting
         self._asked.add(fitting)
         return 1

@@ -1,6 +1,5 @@
 """Decides which first steps are compared with TensorFlow's own, and says so in one line."""
 
-import math
 import time
 from collections.abc import Callable, Hashable, Sequence
 
@@ -10,8 +9,8 @@ from mtf_hetero._support.free_memory import free_bytes
 from mtf_hetero.cluster import Cluster, UnreachableWorkerError
 from mtf_hetero.cost import quick
 from mtf_hetero.importer.comparing import Arrays, Comparison, Devices, Holder, Own, Side, StepDiffersError, read_state
-from mtf_hetero.importer.program import Value, within
-from mtf_hetero.importer.work import estimate_flops
+from mtf_hetero.importer.program import within
+from mtf_hetero.importer.work import estimate_flops, made_bytes, size_bytes
 
 AUTO = "auto"
 Verify = bool | str
@@ -141,7 +140,7 @@ class Verification:
         if self._mode is True:
             return ""
         program = devices.program
-        held = sum(_bytes(v.before) for v in program.variables)
+        held = sum(size_bytes(v.before) for v in program.variables)
         budget = max(_SECONDS, _SHARE * step_seconds * (self._steps or 0)) - self.seconds
         flops = sum(op.times * estimate_flops(op) for op in within(program.operations))
         fixed = len(program.concrete.graph.get_operations()) * _NODE_SECONDS
@@ -151,8 +150,7 @@ class Verification:
             seconds = fixed + 2 * flops / quick.measure_rates(Cluster.local(["cpu:0"]))["cpu:0"]
         if seconds > budget:
             return f"that would take about {seconds:.0f} s on this host"
-        made = sum(_bytes(value) for op in program.operations for value in op.outputs)
-        needed = made + 4 * held  # as if nothing were freed within the step
+        needed = made_bytes(program) + 4 * held
         if needed > _MEMORY_SHARE * free_bytes():
             return f"that would need up to {needed / 2**30:.1f} GiB of this host's memory"
         return ""
@@ -164,7 +162,3 @@ class Verification:
             extras.write_above_bars(line)
         else:
             tf.logging.info("%s", line)
-
-
-def _bytes(value: Value) -> int:
-    return math.prod(value.shape) * value.dtype.size

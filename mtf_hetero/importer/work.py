@@ -8,7 +8,7 @@ from mtf_hetero._compat import mtf
 from mtf_hetero._support import facts
 from mtf_hetero.importer import table
 from mtf_hetero.importer.emitter import Axes
-from mtf_hetero.importer.program import Operation, Value
+from mtf_hetero.importer.program import Operation, Program, Value
 from mtf_hetero.ops.functions import Work
 
 
@@ -38,6 +38,11 @@ def estimate_flops(op: Operation) -> int:
 def size_bytes(value: Value) -> int:
     """Return the bytes of a value."""
     return math.prod(value.shape) * value.dtype.size
+
+
+def made_bytes(program: Program) -> int:
+    """Return the bytes of all that a step makes, as if nothing were freed within it."""
+    return sum(size_bytes(value) for op in program.operations for value in op.outputs)
 
 
 def of(op: Operation, dims: Collection[mtf.Dimension]) -> Work:

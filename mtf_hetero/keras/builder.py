@@ -57,7 +57,7 @@ class Builder:
         self._owned: weakref.WeakKeyDictionary[mtf.Graph, set[str]] = weakref.WeakKeyDictionary()
         self._arrays = {id(variable): np.asarray(variable.numpy()) for variable in model.variables if starts}
 
-    def __call__(self, inputs: Any, training: bool | None = None) -> Any:
+    def __call__(self, inputs: Any, training: bool | None = None, *, is_staged: bool = False) -> Any:
         """Build the model.
 
         Args:
@@ -66,6 +66,8 @@ class Builder:
           training: as of `model(inputs, training)`: whether dropout drops, and batch norm normalises by the batch and
             moves its averages (run the operations of `mtf_hetero.layers.batch_norm_updates` with each step). None: only
             in layers that the model calls with training=True, such as a dropout that samples in inference.
+          is_staged: whether the batch has another name in each stage of the model, "stage1/batch" after the first cut,
+            for layouts that place stages on devices.
 
         Returns:
           mtf.Tensor [batch, ...], or several in the structure that the model gives. The batch is the inputs' own.
@@ -76,10 +78,13 @@ class Builder:
         """
         given = [(x, _input_axes(self.model, number, x)) for number, x in enumerate(keras.tree.flatten(inputs))]
         _check_inputs(self.model, given)
-        traced = self._trace(inputs, given, training)
+        traced = self._trace(inputs, given, training, is_staged)
         mesh, batch = given[0][0].mesh, given[0][1][0]
         of_keras = {id(v.value): v for v in self.model.variables}
-        make, again = functools.partial(self._variable, mesh, of_keras), lambda: self._differentiated(traced.forward)
+        make, again = (
+            functools.partial(self._variable, mesh, of_keras),
+            lambda: self._differentiated(traced.forward, is_staged),
+        )
         found, inserted = insertion.insert(traced, again, given, make, self._axes, self.model.name)
         self._axes |= inserted.axes
         self._inserted[mesh.graph] = inserted
@@ -92,12 +97,14 @@ class Builder:
         """Return the model's last call in a graph with its gradients; None: these were not asked for."""
         return self._inserted[graph].step if graph in self._inserted else None
 
-    def _trace(self, structure: object, given: Sequence[tuple[mtf.Tensor, Axes]], training: bool | None) -> Source:
+    def _trace(
+        self, structure: object, given: Sequence[tuple[mtf.Tensor, Axes]], training: bool | None, is_staged: bool
+    ) -> Source:
         """Return the model as it is traced for inputs of these sizes and types."""
         shapes = tuple(tuple(math.prod(dim.size for dim in axis) for axis in axes) for _, axes in given)
         form = repr(keras.tree.map_structure(lambda _: None, structure))
         trained = tuple(v.trainable for v in self.model.variables)
-        key = training, form, shapes, tuple(x.dtype for x, _ in given), trained
+        key = training, form, shapes, tuple(x.dtype for x, _ in given), trained, is_staged
         if key in self._traced:
             return self._traced[key]
 
@@ -111,12 +118,15 @@ class Builder:
             concrete = tf.compat.v2.function(forward, autograph=False).get_concrete_function(*specs)
         traced = None if training else insertion.read(concrete, self._variables_by_name())
         if traced is None or traced.has_state:  # outputs and gradients are to have the same random numbers
-            traced = self._differentiated(concrete)
+            traced = self._differentiated(concrete, is_staged)
+        traced.program.is_staged = is_staged
         return self._traced.setdefault(key, traced)
 
-    def _differentiated(self, forward: "ConcreteFunction") -> Source:
+    def _differentiated(self, forward: "ConcreteFunction", is_staged: bool) -> Source:
         trained = {id(v.value) for v in self.model.trainable_variables}
-        return insertion.differentiate(forward, self._variables_by_name(), lambda v: id(v) in trained)
+        source = insertion.differentiate(forward, self._variables_by_name(), lambda v: id(v) in trained)
+        source.program.is_staged = is_staged
+        return source
 
     def _variables_by_name(self) -> dict[str, tf.Variable]:
         return {name: variable.value for name, variable in weights.name_weights(self.model).items()}

@@ -54,6 +54,26 @@ def surrounded(
             callbacks.callbacks.remove(callback)
 
 
+def look_between(callbacks: Callbacks, phase: str) -> bool:
+    """Return whether a callback may look at the model between two steps, or change it.
+
+    Args:
+      callbacks: as the user gave them.
+      phase: "train", "test" or "predict".
+    """
+    hooks = [hook for hook in _BATCH_HOOKS if hook.startswith(f"on_{phase}_")]
+    return any(_overrides(each, hook) and not _is_blind(each, hook) for each in as_list(callbacks) for hook in hooks)
+
+
+def _is_blind(callback: keras.callbacks.Callback, hook: str) -> bool:
+    """Return whether a hook of a batch is one of Keras's that reads its logs alone, or does nothing."""
+    method = getattr(getattr(callback, hook), "__func__", None)
+    saves = keras.callbacks.ModelCheckpoint, keras.callbacks.BackupAndRestore
+    if method in [getattr(each, hook) for each in saves]:
+        return getattr(callback, "save_freq", None) == "epoch"
+    return method is getattr(keras.callbacks.ProgbarLogger, hook)
+
+
 def _overrides(callback: keras.callbacks.Callback, hook: str) -> bool:
     """Return whether a callback has a hook of its own."""
     return any(not _is_default(callback, name) for name in (hook, _SAME_AS.get(hook, hook)))

@@ -1,16 +1,17 @@
-"""Keras's iterator over the batches of an epoch, with batches that need not be in this process."""
+"""Keras's iterator over the batches of an epoch: it says where it is, and batches need not be in this process."""
 
 import contextlib
 import copy
+import functools
 import importlib
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from mtf_hetero._compat import tf
 from mtf_hetero.data.batches import AHEAD, Pipeline
-from mtf_hetero.data.cutting import Cut, Loader, cut, is_dense
+from mtf_hetero.data.cutting import Cut, Loader, cut, is_dense, runs_ahead
 from mtf_hetero.data.stored import Stored
 
 
@@ -22,14 +23,33 @@ class _Adapter(Protocol):
         ...
 
 
-@contextlib.contextmanager
-def with_parts(is_wanted: Callable[[], bool], epochs: int, steps_in_a_row: int) -> Iterator[None]:
-    """Have Keras's loop iterate over structures of Parts.
+class Position(NamedTuple):
+    """A place in a pass of Keras's loop over its data.
 
     Args:
-      is_wanted: whether an iterator that is made now is for the steps that are taken on devices.
+      batches: the iterator that the next step gets.
+      done: number of steps of this pass.
+      total: number of steps of a pass; None: only its end shows it.
+      runs_ahead: returns whether batches may be drawn before they are asked for.
+    """
+
+    batches: object
+    done: int
+    total: int | None
+    runs_ahead: Callable[[], bool]
+
+
+@contextlib.contextmanager
+def with_parts(
+    is_wanted: Callable[[], bool], epochs: int, ahead: Callable[[], int], note: Callable[[Position], object]
+) -> Iterator[None]:
+    """Have Keras's loop iterate over structures of Parts, and say where it is.
+
+    Args:
+      is_wanted: whether an iterator that is made now is for the steps that are taken on devices of workers.
       epochs: that are to come.
-      steps_in_a_row: whose batches the devices are to have when the first one begins.
+      ahead: returns how many batches the devices are to have when the first step of a call begins.
+      note: called before each step.
     """
     trainer = vars(importlib.import_module("keras.src.backend.tensorflow.trainer"))
     before = trainer["TFEpochIterator"]
@@ -37,18 +57,26 @@ def with_parts(is_wanted: Callable[[], bool], epochs: int, steps_in_a_row: int) 
     class EpochIterator(before):
         def __init__(self, *args: object, **options: object) -> None:
             super().__init__(*args, **options)
-            if not is_wanted():
-                return
             dataset: tf.data.Dataset = super()._get_iterator()
-            found = _cut(dataset, self.data_adapter, epochs)
+            self._runs_ahead = functools.cache(lambda: _runs_ahead(dataset))
+            found = _cut(dataset, self.data_adapter, epochs) if is_wanted() else None
             if found is not None:
-                self._distributed_dataset: object = Pipeline(dataset, found, max(AHEAD, steps_in_a_row))
+                self._distributed_dataset: object = Pipeline(dataset, found, lambda: max(AHEAD, ahead()))
+
+        def _enumerate_iterator(self) -> Iterator[tuple[int, int, object]]:
+            for first, last, batches in super()._enumerate_iterator():
+                note(Position(batches, first, self.num_batches, self._runs_ahead))
+                yield first, last, batches
 
     trainer["TFEpochIterator"] = EpochIterator
     try:
         yield
     finally:
         trainer["TFEpochIterator"] = before
+
+
+def _runs_ahead(dataset: object) -> bool:
+    return isinstance(dataset, tf.compat.v2.data.Dataset) and runs_ahead(dataset)
 
 
 def _cut(dataset: tf.data.Dataset, adapter: _Adapter, epochs: int) -> Cut | None:

@@ -5,14 +5,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mtf_hetero import placement
+from mtf_hetero._compat import tf
 from mtf_hetero._support import extras
 from mtf_hetero.cluster import WorkerClaim
 from mtf_hetero.importer.verifying import Verification, Verify, check_verify
 from mtf_hetero.keras import callbacks as callbacks_lib
 from mtf_hetero.keras import counting
 from mtf_hetero.keras._keras import keras
-from mtf_hetero.keras.callbacks import Callbacks
+from mtf_hetero.keras.callbacks import Callbacks, look_between
 from mtf_hetero.keras.checks import check_runs
+from mtf_hetero.keras.joining import Joining
 from mtf_hetero.keras.keeping import Keeper
 from mtf_hetero.keras.loop import Loop
 from mtf_hetero.placement.placer import Placer
@@ -256,8 +258,30 @@ def _running(
         epochs = options.get("epochs", 1) - (options.get("initial_epoch") or 0)
         verification = Verification(verify, steps, announces=announces and policy is not None)
         keeper = Keeper(model, request, cluster, steps)
-        loop = Loop(model, placer, stack, changes, keeper, verification, epochs=epochs)
+        joinings = _make_joinings(model, callbacks, kinds, epochs, announces=announces)
+        loop = Loop(model, placer, stack, changes, keeper, verification, joinings=joinings, epochs=epochs)
         around = loop.give_to_callbacks, loop.before_callbacks, loop.after_callbacks
         callbacks = stack.enter_context(callbacks_lib.surrounded(callbacks, *around))
         with loop.in_place_of_keras(*kinds):
             yield _Running(callbacks, loop, announces)
+
+
+def _make_joinings(
+    model: keras.Model, callbacks: Callbacks, kinds: Sequence[str], epochs: int, *, announces: bool
+) -> dict[str, Joining]:
+    """Return what decides how many steps one call takes, of the kinds of which nobody looks at the model between two.
+
+    Args:
+      model: the keras.Model.
+      callbacks: of the user.
+      kinds: of steps.
+      epochs: passes over the data that are to come.
+      announces: whether a line about the first kind is printed; others are logged.
+    """
+    joinings: dict[str, Joining] = {}
+    for kind, loop in ("train", "fit"), ("test", "evaluate"):
+        is_keras_own = getattr(getattr(model, loop), "__func__", None) is getattr(keras.Model, loop)
+        if kind in kinds and is_keras_own and model.steps_per_execution == 1 and not look_between(callbacks, kind):
+            say = extras.write_above_bars if announces and kind == kinds[0] else tf.logging.info
+            joinings[kind] = Joining(epochs, say)
+    return joinings

@@ -115,7 +115,7 @@ class Keeper:
             return True
         if placed.measured_machines is None:  # the training was too short to measure devices
             return self._steps is not None and kept.steps is not None and self._steps <= kept.steps
-        return kind != "train" or divided.knows(inputs)
+        return kind != "train" or divided.find(inputs) is not None
 
 
 _waiting: list["weakref.ref[_Kept]"] = []  # sessions of the process between two calls, the newest last

@@ -1,23 +1,28 @@
 """Keras's own loop, with its steps taken on devices: the functions that it calls for each batch."""
 
+import collections
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from mtf_hetero._compat import tf
 from mtf_hetero.cluster import UnreachableWorkerError
 from mtf_hetero.data.batches import Batches
 from mtf_hetero.importer.divided import Divided
 from mtf_hetero.importer.functions import divide
+from mtf_hetero.importer.lowered import Lowered
 from mtf_hetero.importer.verifying import Verification
 from mtf_hetero.keras._keras import keras
-from mtf_hetero.keras.epochs import with_parts
+from mtf_hetero.keras.epochs import Position, with_parts
 from mtf_hetero.keras.imported import StandIn, find_own, find_scalars, find_traced, forget_traced, own_steps
+from mtf_hetero.keras.joining import Joining
 from mtf_hetero.keras.keeping import Keeper
 from mtf_hetero.keras.looking import Watch
 from mtf_hetero.keras.wrong_data import explain_wrong_data
 from mtf_hetero.placement.placer import Placer
 from mtf_hetero.training.steps import Changes
 
+_NONE: Mapping = types.MappingProxyType({})
 _LOSS = "a step of Keras; the model has the weights of the last complete epoch"
 
 
@@ -34,6 +39,7 @@ class Loop:
       changes: of the place that are possible; None: none.
       keeper: has the session of the last call, perhaps, and gets this one; None: the session ends with this call.
       verification: compares first steps; None: nothing is compared.
+      joinings: {kind of step: decides how many of them one call takes}, of those between which nobody looks.
       epochs: passes over the data that are to come.
     """
 
@@ -46,9 +52,13 @@ class Loop:
         keeper: Keeper | None = None,
         verification: Verification | None = None,
         *,
+        joinings: Mapping[str, Joining] = _NONE,
         epochs: int = 1,
     ) -> None:
-        self._epochs = epochs
+        self._joinings, self._epochs = joinings, epochs
+        self._position: Position | None = None
+        self._ended: collections.deque[object] = collections.deque()  # logs of steps that Keras's loop has not seen
+        self._ended_of: object = None  # the iterator of their batches
         self._model, self._place, self._stack, self._changes, self._keeper = model, place, stack, changes, keeper
         self._verification = verification
         self._divided: Divided | None = None
@@ -75,7 +85,7 @@ class Loop:
             return is_on_workers and not self._in_callbacks
 
         try:
-            with with_parts(is_wanted, self._epochs, self._model.steps_per_execution):
+            with with_parts(is_wanted, self._epochs, self._find_ahead, self._note_position):
                 yield
             self.give_back()
             self._keep()
@@ -88,11 +98,11 @@ class Loop:
                 setattr(self._model, name, function)
 
     def train(self, iterator: Iterable[object]) -> object:
-        """Take steps on the next batches; returns the logs."""
+        """Take steps on the next batches, unless that was done; returns the logs."""
         return self._next("train", iterator)
 
     def test(self, iterator: Iterable[object]) -> object:
-        """Test the next batches; returns the logs."""
+        """Test the next batches, unless that was done; returns the logs."""
         return self._next("test", iterator)
 
     def predict(self, batches: list[object]) -> object:
@@ -100,26 +110,56 @@ class Loop:
         outputs = self._take("predict", batches)
         return outputs[0] if len(outputs) == 1 else keras.tree.map_structure(lambda *x: tf.concat(x, 0), *outputs)
 
+    def _note_position(self, position: Position) -> None:
+        self._position = position
+
+    def _find_ahead(self) -> int:
+        """Return how many steps one call takes at present."""
+        return max([self._model.steps_per_execution, *(joining.most for joining in self._joinings.values())])
+
     def _next(self, kind: str, iterator: Iterable[object]) -> object:
-        """Take as many steps as Keras takes at once."""
+        """Return the logs of the next step, or of as many as Keras takes at once."""
+        if not self._ended or self._ended_of is not iterator:
+            self._ended_of, self._ended = iterator, collections.deque(self._take_next(kind, iterator))
+        logs = self._ended.popleft()
+        if isinstance(logs, Exception):
+            raise logs
+        return logs
+
+    def _take_next(self, kind: str, iterator: Iterable[object]) -> list[object]:
+        """Take steps in one call: as many as Keras takes at once, or those that are joined.
+
+        Returns:
+          The logs for Keras, and perhaps an error of the data behind them.
+        """
         batches, spec = iter(iterator), _present(getattr(iterator, "element_spec", None))
         first = next(batches, None)
         if first is None:
             if self._divided is None:
                 raise ValueError(f"the data of model {self._model.name!r} are empty; give at least one batch")
-            return self._run_without_batch(kind, iterator)
-        row, broken = [first], None
-        while len(row) < self._model.steps_per_execution and broken is None:
+            return [self._run_without_batch(kind, iterator)]
+        count, joining, position = self._model.steps_per_execution, self._joinings.get(kind), self._position
+        if self._in_callbacks or position is None or position.batches is not iterator:
+            joining = None  # somebody else than Keras's loop takes the step
+        elif joining is not None:
+            count = joining.count(position.done, position.total, lambda: self._find_row((kind, first), position))
+        row, broken = [first], []
+        while len(row) < count and not broken:
             try:
                 row.append(next(batches))
             except StopIteration:
                 break
             except Exception as error:  # of the data, after steps that Keras takes
-                broken = error
-        logs = self._take(kind, row, spec)[-1]
-        if broken is not None:
-            raise broken
-        return logs
+                broken.append(error)
+        if joining is not None:
+            return [*joining.measure(lambda: self._take(kind, row, spec)), *broken]
+        logs = self._take(kind, row, spec)
+        return broken or logs[-1:]
+
+    def _find_row(self, inputs: tuple[str, object], position: Position) -> Lowered | None:
+        """Return the step of a kind of inputs, if several of them may be one call."""
+        inputs = inputs[0], _present(inputs[1])
+        return self._divided.find(inputs) if self._divided is not None and position.runs_ahead() else None
 
     def _run_without_batch(self, kind: str, iterator: object) -> object:
         """Call Keras's own function at the end of the data, as Keras does unless it knows how many batches there are.
@@ -235,10 +275,13 @@ class Loop:
         self._scalars = [(variable, variable.numpy()) for variable in find_scalars(self._model)]
 
     def _rescue(self, error: BaseException) -> None:
-        """Give the model the weights of the last step before an error; if they are lost, the scalars of its own."""
+        """Give the model the weights of the last step before an error; else the scalars of those that it has.
+
+        These are of the last epoch's end. A worker was lost with the others, or several steps were under way at once.
+        """
         if self._divided is None:
             return
-        if not isinstance(error, UnreachableWorkerError):
+        if not isinstance(error, UnreachableWorkerError) and not self._divided.runtime.is_torn:
             with contextlib.suppress(Exception):
                 self.give_back()
                 return

@@ -33,6 +33,7 @@ class Meter:
         """Note that a session begins; `hook` looks at the measurements from now on."""
         self._hook = hook or self._hook
         self._steps, self._pace, self._measuring = 0, Pace(), MeasuringPace()
+        self._counts = {1}  # of steps in the calls of the session
         if self._hook is not None:
             self._hook.begin()
 
@@ -70,8 +71,12 @@ class Meter:
         self.load.before_run(None)
         result = call(trace)
         self.load.end_steps(steps)
-        self._pace.end_step(counted=trace is None, steps=steps)
+        is_prepared = steps in self._counts
+        self._pace.end_step(counted=trace is None and is_prepared, steps=steps)
         self._steps += steps
+        if not is_prepared:  # TensorFlow prepared the call, which kept devices busy
+            self._counts.add(steps)
+            self.load.skip()
         if trace is not None:
             self.load.measure(trace[1], steps)
             self._measuring.end_step((time.monotonic() - began) / steps, self._pace)

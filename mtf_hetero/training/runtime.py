@@ -55,6 +55,7 @@ class Runtime:
     Attributes:
       placement: where they run, which is set before the first step is lowered.
       steps: number of steps that have changed variables since the session was opened.
+      is_torn: whether a call of several such steps has failed: the values of variables may be of different steps.
       wait_seconds: that `await_workers` waits for lost workers; infinity: forever.
       may_leave: as of WaitingSessionCreator.
       waited_seconds: for batches that workers read, or that were sent to them, in steps of training.
@@ -70,7 +71,8 @@ class Runtime:
         self._stack = contextlib.ExitStack()
         self._session: tf.Session | None = None
         self._watch: WorkerWatch | None = None
-        self.graph, self.steps, self._commits = tf.Graph(), 0, Commits()
+        self.graph, self._commits = tf.Graph(), Commits()
+        self.steps, self.is_torn = 0, False
 
     # --- the graph
 
@@ -159,7 +161,7 @@ class Runtime:
             self._watch.after_create_session(self._session, tf.train.Coordinator())  # a run that waits ends
             self.put(values, *more)
             self.run([counter.initializer for counter in self._commits.counters.values()])
-            self.steps = 0
+            self.steps, self.is_torn = 0, False
             self._stack = self._stack.pop_all()
 
     @property
@@ -197,6 +199,13 @@ class Runtime:
             if self._watch is not None:
                 self._watch.after_run(None, None)
             return result
+
+    def run_steps(self, count: int, fetches: object, feed: Mapping[tf.Tensor, object], trace: Trace = None) -> Any:
+        """Run steps in one call, so many of which change variables."""
+        self.is_torn = count > 1
+        result = self.run(fetches, feed, trace)
+        self.steps, self.is_torn = self.steps + count, False
+        return result
 
     def run_beside(self) -> Run:
         """Return what runs operations of no step in the present session, on another thread while a step runs."""

@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -92,12 +93,14 @@ def test_the_first_step_is_compared_with_keras(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.full
-def test_three_steps_are_those_of_keras(tmp_path):
+@pytest.mark.parametrize("place", [{}, {"layout": "stages"}, {"layout": "stages", "slots": "5"}], ids=str)
+def test_three_steps_are_those_of_keras(place, tmp_path, capfd):
     """Train by SGD on the same images, from the weights in the file, on three uneven processors."""
     tiny(tmp_path / "my.keras")
     model: Any = keras.saving.load_model(tmp_path / "my.keras")
     values = {"model": tmp_path / "my.keras", "max_steps": 3, "list_speed": "3,2,1", "learning_rate": 0.1}
-    assert run(**FAST | values, model_dir=tmp_path / "run", train_epochs=1, seed=5) == 0
+    assert run(**FAST | values | place, model_dir=tmp_path / "run", train_epochs=1, seed=5) == 0
+    assert bool(place) == bool(re.search(r"stage\d/batch +50 over all: ", capfd.readouterr().out))
     loss = keras.losses.SparseCategoricalCrossentropy()
     for features, labels in data.load("mnist5k").train_input_fn(FAST["batch_size"], 1, 5).take(3):
         with tf.GradientTape() as tape:

@@ -115,7 +115,9 @@ def expected(
     return oracle.Result(steps, {}, None)
 
 
-def program(builder: Builder, *, training: bool, below: int | None = None) -> Callable[[oracle.Feed], dict[str, Any]]:
+def program(
+    builder: Builder, *, training: bool, below: int | None = None, is_staged: bool = False
+) -> Callable[[oracle.Feed], dict[str, Any]]:
     """The model as a program of the oracle."""
 
     def build_program(feed: oracle.Feed) -> dict[str, Any]:
@@ -125,7 +127,8 @@ def program(builder: Builder, *, training: bool, below: int | None = None) -> Ca
             local = space.get(len(shape), ["depth", "height", "width", "channels"])
             dims = [mtf.Dimension(name, n) for name, n in zip(["batch", *local], shape, strict=True)]
             inputs.append(feed(f"input{i}", dims, below=below))
-        outputs = _listed(builder(inputs if len(inputs) > 1 else inputs[0], training=training))
+        options = {"training": training, "is_staged": is_staged}
+        outputs = _listed(builder(inputs if len(inputs) > 1 else inputs[0], **options))
         return {f"output{i}": y for i, y in enumerate(outputs)}
 
     return build_program
@@ -170,6 +173,7 @@ def check(
     below: int | None = None,
     tolerance: float | None = None,
     layouts: Callable[[Any], Sequence[Layout]] = make_layouts,
+    is_staged: bool = False,
 ) -> Builder:
     """Asserts that the builder of a model gives what Keras gives, on one device and on uneven layouts.
 
@@ -180,9 +184,10 @@ def check(
       below: of inputs that are whole numbers, what they are smaller than.
       tolerance: by default the oracle's.
       layouts: from the mtf graph to the layouts.
+      is_staged: whether the batch has another name in each stage.
     """
     builder = build(randomised(model))
-    run = program(builder, training=training, below=below)
+    run = program(builder, training=training, below=below, is_staged=is_staged)
     graph = make_graph(run, dtype)
     names = {id(weight.variable): name for name, weight in builder.variables.items()}
     reference = expected(model, builder, names, training=training, below=below, dtype=dtype)

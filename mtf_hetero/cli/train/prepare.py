@@ -318,6 +318,8 @@ def _program(
             changes["dense_rounds"] = member_sizes(batch, *about)
     if config.recompute:
         changes["recompute"] = config.recompute
+    if model.in_stages:
+        changes["is_staged"] = request.has_stages
     build = functools.partial(model.build, **changes)
     if config.compute_dtype is not None:
         build = computing_in(config.compute_dtype, build)
