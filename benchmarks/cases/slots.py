@@ -8,9 +8,11 @@ one after another.
 * memory: one worker, the whole batch in 1 to 16 slots: the peak of its memory, and the seconds of a step.
 * pipeline: two workers, links of several speeds: the fast one alone; the batch split, in proportion to the cores; the
   blocks in two stages, in proportion too, with one slot or several.
+* limit: a Keras model that fits on none of three unequal workers, whose memory is limited: on the first one, and in
+  stages with slots; the peak of each worker beside the one that the lowered graph predicts.
 
-Time: about eight minutes on two cores. Expected: with eight slots, activations need an eighth of the memory, and a step
-takes as long. Stages send the activations of one cut where a split batch sends all gradients, so that they win on
+Time: about twelve minutes on two cores. Expected: with eight slots, activations need an eighth of the memory, and a
+step takes as long. Stages send the activations of one cut where a split batch sends all gradients, so that they win on
 slow links.
 """
 
@@ -19,13 +21,15 @@ import functools
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from benchmarks.child import Child
+from benchmarks.child import Child, ChildError
 from benchmarks.frameworks.slots import ALONE, BATCH, STAGES
 from benchmarks.harness import Case, Part, chief, compare_losses, take_turns
 from benchmarks.rows import Writer, summarise
 
 _TARGET = "benchmarks.frameworks.slots:Slots"
-MEMORY, PIPELINE = "memory", "pipeline"
+_LIMITED = "benchmarks.frameworks.slots_limit:LimitedSlots"
+_RUN_SECONDS = 300.0
+MEMORY, PIPELINE, LIMIT = "memory", "pipeline", "limit"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,8 +37,8 @@ class Slots(Case):
     """The case."""
 
     name: ClassVar[str] = "slots"
-    summary: ClassVar[str] = "memory of accumulation, and steps of a pipeline"
-    minutes: ClassVar[float] = 8
+    summary: ClassVar[str] = "memory of accumulation, steps of a pipeline, and a model that fits on no single worker"
+    minutes: ClassVar[float] = 12
     small: ClassVar[Mapping[str, Any]] = {
         "links": (0,),
         "blocks": 2,
@@ -46,6 +50,10 @@ class Slots(Case):
         "cores": ((1.0, 0.5),),
         "repeats": 1,
         "steps": 1,
+        "limit_shape": {"blocks": 4, "width": 16, "hidden": 16, "batch_size": 16},
+        "limit_bytes": (1e9, 1e9),
+        "limit_cores": (1.0, 0.5),
+        "limit_slots": 2,
     }
 
     repeats: int = 2
@@ -59,6 +67,12 @@ class Slots(Case):
     hidden: int = 1024
     batch_size: int = 1024
     deep_factor: int = 4  # examples of the memory part over those of the pipeline
+    limit_shape: Mapping[str, int] = dataclasses.field(
+        default_factory=lambda: {"blocks": 8, "width": 512, "hidden": 2048, "batch_size": 2048}
+    )
+    limit_bytes: tuple[float, ...] = (0.27e9, 0.16e9, 0.14e9)  # that each worker may take
+    limit_cores: tuple[float, ...] = (1.0, 0.5, 0.5)
+    limit_slots: int = 8
 
     def parts(self) -> Mapping[str, Part]:
         """Return a part for the memory, and one for each link and each pair of workers."""
@@ -68,7 +82,7 @@ class Slots(Case):
             for link in self.links
         }
         pipelines = {name: functools.partial(self._steps, name, *setting) for name, setting in settings.items()}
-        return {f"{MEMORY}/1.0/loopback": self._memory, **pipelines}
+        return {f"{MEMORY}/1.0/loopback": self._memory, **pipelines, LIMIT: self._limit}
 
     def _settings(self, batch_size: int, link: int) -> dict[str, Any]:
         shape = {"blocks": self.blocks, "width": self.width, "hidden": self.hidden}
@@ -82,6 +96,30 @@ class Slots(Case):
                 found.append(child.call("run", way=ALONE, slots=slots, steps=self.steps))
             reference = reference or found[0]["losses"]
             self._write(writer, f"{MEMORY}/1.0/loopback", [1.0], settings, (ALONE, slots), found, reference)
+            bar.update()
+
+    def _limit(self, writer: Writer, bar: Any) -> None:
+        """Train on one worker without a limit, then within the limits: on the first worker, and in stages."""
+        limits, slots, reference = list(self.limit_bytes), self.limit_slots, None
+        ways = {
+            "alone, no limit": (ALONE, self.limit_cores[:1], []),
+            "alone": (ALONE, self.limit_cores[:1], limits[:1]),
+            "stages": (STAGES, self.limit_cores, limits),
+        }
+        for name, (way, cores, allowed) in ways.items():
+            row = {"network": "residual blocks, Keras", **self.limit_shape, "way": name, "slots": slots, "layout": way}
+            row |= {"devices": list(cores), "limit_bytes": allowed, "limits": []}
+            settings = {**self.limit_shape, "fractions": cores, "limits": allowed, "seed": self.seed}
+            with chief(_LIMITED, **settings) as child:
+                row |= child.call("predict", way=way, slots=slots)
+                try:
+                    row |= child.call("run", way=way, slots=slots, steps=self.steps, timeout_seconds=_RUN_SECONDS)
+                except (ChildError, ValueError) as error:  # a user gets a ValueError for a lost worker
+                    row |= {"trained": False, "error": str(error)}
+                else:
+                    reference = reference or row["losses"]
+                    row |= {"trained": True, **compare_losses(row["losses"], reference)}
+            writer.write(f"{LIMIT}/{name}", self.columns(**row))
             bar.update()
 
     def _steps(self, part: str, cores: tuple[float, float], link: int, writer: Writer, bar: Any) -> None:

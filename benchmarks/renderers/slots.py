@@ -48,8 +48,42 @@ def _label(row: Row) -> str:
     return row["way"] if row["way"] != STAGES else f"{row['slots']} slot{'s' * (row['slots'] > 1)}"
 
 
+def _in_mb(sizes: Sequence[float]) -> str:
+    return ", ".join(f"{size / MB:.0f}" for size in sizes)
+
+
+def _describe_limits(rows: Sequence[Row]) -> tuple[str, list[Part]]:
+    """Return the conclusion on the model that fits on no single worker, the text of its part, and the table."""
+    trained = [row for row in rows if row["trained"]]
+    errors = [
+        abs(measured / predicted - 1.0)
+        for row in trained
+        for measured, predicted in zip(row["peak_bytes"], row["predicted_bytes"], strict=True)
+    ]
+    in_stages = [row for row in trained if row["layout"] == STAGES]
+    needed, allowed = max(rows[0]["predicted_bytes"]), max(size for row in rows for size in row["limit_bytes"])
+    conclusion = (
+        f"A model that needs {needed / MB:.0f} MB on one worker, with {rows[0]['slots']} slots, "
+        f"{'trains' if in_stages else 'does not train'} in stages on workers that may use {allowed / MB:.0f} MB at "
+        f"most. Measured peaks differ from the predicted ones by up to {max(errors, default=0.0):.0%}."
+    )
+    columns = {
+        "way": lambda row: row["way"],
+        "limits, MB": lambda row: _in_mb(row["limit_bytes"]) or "none",
+        "predicted peaks, MB": lambda row: _in_mb(row["predicted_bytes"]),
+        "measured peaks, MB": lambda row: _in_mb(row["peak_bytes"]) if row["trained"] else "the worker is lost",
+    }
+    text = (
+        f"## A model that fits on no single worker\n\nA Keras model of {rows[0]['blocks']} residual blocks, "
+        f"{rows[0]['width']} by {rows[0]['hidden']}, is trained by Adam on {rows[0]['batch_size']} examples a step, "
+        f"with {rows[0]['slots']} slots. Workers return freed memory. The prediction is that of the lowered graph."
+    )
+    return conclusion, [text, tabulate(rows, columns)]
+
+
 def render(rows: Sequence[Row]) -> Report:
     """Return the report: a table of accumulation, and one of pipelines."""
+    limited, rows = [row for row in rows if "limit_bytes" in row], [row for row in rows if "limit_bytes" not in row]
     memory, pipelines = [row for row in rows if not _is_pipeline(row)], [row for row in rows if _is_pipeline(row)]
     groups = group_by(pipelines, _setting)
     conclusions, parts = [], []
@@ -93,7 +127,11 @@ def render(rows: Sequence[Row]) -> Report:
             "most what its link lets pass.",
             tabulate(pipelines, columns, labels=2),
         ]
-    conclusions.append(losses_agree(rows))
-    notes: list[Part] = [*parts, bullets(could_not("measured", rows))]
+    if limited:
+        conclusion, described = _describe_limits(limited)
+        conclusions.append(conclusion)
+        parts += described
+    conclusions.append(losses_agree([*rows, *limited]))
+    notes: list[Part] = [*parts, bullets(could_not("measured", [*rows, *limited]))]
     picture = functools.partial(_draw, groups) if pipelines else None
     return Report(conclusions, notes, "Seconds per step of a pipeline, a split batch and one worker", picture)

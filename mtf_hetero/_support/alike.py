@@ -102,6 +102,13 @@ def slot_of_operations(graph: tf.Graph) -> dict[tf.Operation, int]:
     return graph_cache(graph, "slots")
 
 
+def join_slot(op: tf.Operation, member: tf.Operation) -> None:
+    """Note an operation as one of the slot of another, if that computes for one alone."""
+    slots = slot_of_operations(op.graph)
+    if member in slots:
+        slots[op] = slots[member]
+
+
 def _note_slot(slot: int, call: Sequence[object], result: object) -> None:
     """Note the operations between a call's arguments and its result as those of a slot."""
     noted = slot_of_operations(tf.get_default_graph())

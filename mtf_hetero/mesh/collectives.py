@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from typing import TypeVar
 
 from mtf_hetero._compat import tf
+from mtf_hetero._support.alike import join_slot
 from mtf_hetero._support.ops import concat, constant, cut, pad, reshape, zeros
 from mtf_hetero.cluster.devices import complete
 from mtf_hetero.layout.blocks import Move, Piece, Window
@@ -121,10 +122,8 @@ def allreduce(
       absent: the processors, by their places, whose addends to a sum are known to be zeros.
     """
     of_device = group_by_device(devices, present_processors(range(len(xs)), absent))
-    own, using = [], list(of_device)
-    for device, numbers in of_device.items():
-        with tf.device(device):
-            own.append(functools.reduce(lambda x, y: reduce([x, y], reduction), [xs[number] for number in numbers]))
+    using, own_slots = list(of_device), [[xs[number] for number in numbers] for numbers in of_device.values()]
+    own = _on_each(using, lambda slots: _reduce_slots(slots, reduction), own_slots)
     way = way_to_reduce(xs[0].shape.num_elements(), xs[0].dtype.size, len(own), in_memory=share_memory(using))
     if way is Way.SHARE:
         with tf.device(using[0]):
@@ -138,6 +137,15 @@ def allreduce(
         own = _divide(own, using, reduction, weights, wire_dtype)
     results = dict(zip(using, own, strict=True))
     return [results.get(device, own[0]) for device in devices]
+
+
+def _reduce_slots(xs: Sequence[tf.Tensor], reduction: str) -> tf.Tensor:
+    """Reduce tensors of the slots of a device, each in its slot's turn, so that one total is in memory."""
+    total = xs[0]
+    for x in xs[1:]:
+        total = reduce([total, x], reduction)
+        join_slot(total.op, x.op)
+    return total
 
 
 def _exchange(

@@ -80,6 +80,9 @@ def check_any_step(found):
 
 
 def check_slots(found):
+    limited = [found.pop(name) for name in list(found) if name.startswith("limit/")]
+    assert [row["trained"] for row in limited] == [True] * 3, "a small model fits everywhere"
+    assert all(len(row["peak_bytes"]) == len(row["predicted_bytes"]) == len(row["devices"]) for row in limited)
     assert {row["sent_bytes"] for row in found.values() if row["way"] == "alone"} == {4}, "the loss"
     stages = [row for row in found.values() if row["way"] == "stages"]
     assert {row["slots"] for row in stages} == {1, 2}

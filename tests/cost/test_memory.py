@@ -315,6 +315,19 @@ def test_activations_grow_with_the_batch_and_weights_do_not():
     assert found[1].activations == pytest.approx(2 * found[0].activations, rel=0.05)
 
 
+def test_a_layout_with_slots_has_an_estimate_for_each_device():
+    def build():
+        graph = mtf.Graph()
+        x = mtf.zeros(mtf.Mesh(graph, "mesh"), mtf.Shape([mtf.Dimension("batch", 8), mtf.Dimension("in", 4)]))
+        w = mtf.get_variable(x.mesh, "w", mtf.Shape([mtf.Dimension("in", 4), mtf.Dimension("out", 5)]))
+        loss = mtf.reduce_sum(mtf.einsum([x, w], [x.shape[0], w.shape[1]]))
+        mtf.optimize.SgdOptimizer(0.1).apply_grads(mtf.gradients([loss], [w]), graph.trainable_variables)
+        return graph
+
+    layout = mtf_hetero.Layout("all:3", "batch:all", slots={"all": [2, 1]})
+    assert [estimate.weights for estimate in memory.estimate_layout(build, layout)] == [80, 80]
+
+
 def test_what_tensorflow_itself_takes():
     made = (Output(1000), Output(500))
     nodes = [

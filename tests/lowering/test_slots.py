@@ -9,6 +9,7 @@ from tiers import parametrize
 
 from mtf_hetero import Layout, Lowering, UnevenMeshImpl, layers, mtf, tf
 from mtf_hetero._support import graphs
+from mtf_hetero.cost import memory
 from mtf_hetero.mesh import traffic
 
 BATCH, WIDTH = 7, mtf.Dimension("width", 6)
@@ -160,3 +161,70 @@ def test_slots_take_turns():
         assert [len(each) for each in of_slot] == [5, 5, 5] and len(products) == 15
         for before, after in itertools.pairwise(of_slot):
             assert all(set(before) <= graphs.ancestors([op]) for op in after)
+
+
+@contextlib.contextmanager
+def residual_blocks(slots, devices):
+    """Lower a step of SGD on 8 residual blocks, in as many stages as devices; yields the lowering and its fetches."""
+    names, count = [f"s{stage}/batch" for stage in range(len(devices))], len(devices)
+    sizes = {
+        name: [512 // slots if number // slots == stage else 0 for number in range(count * slots)]
+        for stage, name in enumerate(names)
+    }
+    layout = Layout(f"x:{count * slots}", [(name, "x") for name in names], sizes=sizes, slots={"x": [slots] * count})
+    with tf.Graph().as_default():
+        graph = mtf.Graph()
+        mesh = mtf.Mesh(graph, "mesh")
+        width, hidden = mtf.Dimension("width", 32), mtf.Dimension("hidden", 64)
+        x = mtf.import_tf_tensor(mesh, tf.ones([512, 32]), mtf.Shape([mtf.Dimension(names[0], 512), width]))
+        for block in range(8):
+            x = mtf.rename_dimension(x, x.shape.dims[0].name, names[block * count // 8])
+            y = mtf.einsum([x, mtf.get_variable(mesh, f"w{block}", mtf.Shape([width, hidden]))], [x.shape[0], hidden])
+            x += mtf.einsum([mtf.relu(y), mtf.get_variable(mesh, f"v{block}", mtf.Shape([hidden, width]))], x.shape)
+        variables = graph.trainable_variables
+        weights = mtf.import_tf_tensor(mesh, tf.ones([512]), x.shape.dims[:1])  # all slots wait for their sum
+        loss = mtf.reduce_sum(mtf.square(x) * weights) / mtf.reduce_sum(weights)
+        gradients = mtf.gradients([loss], [v.outputs[0] for v in variables])
+        updates = mtf.optimize.SgdOptimizer(0.1).apply_grads(gradients, variables)
+        lowering = Lowering(graph, {mesh: UnevenMeshImpl.from_layout(layout, devices)})
+        fetches = [lowering.lowered_operation(op) for op in updates]
+        traffic.arrange(fetches)
+        yield lowering, fetches
+
+
+@parametrize("stages", [1, 2, 3], first=[1, 2])
+def test_a_device_holds_the_activations_of_few_slots(stages):
+    """One slot on the last device, and two more on each one before it: a message takes as long as a stage."""
+    found = {}
+    for slots in (1, 8):
+        with residual_blocks(slots, WORKERS[:stages]) as (lowering, fetches):
+            found[slots] = [memory.estimate(lowering, fetches)[device].activations for device in WORKERS[:stages]]
+    for stage, (alone, in_parts) in enumerate(zip(found[1], found[8], strict=True)):
+        in_progress = 2 * (stages - stage) - 1
+        assert in_parts < alone * (in_progress + 1) / 8
+
+
+def test_a_slot_begins_when_an_earlier_one_has_ended():
+    with residual_blocks(8, WORKERS[:2]) as (_, fetches):
+        operations = graphs.operations_to_run(fetches)
+        for task, in_progress in enumerate([3, 1]):
+            products = [op for op in operations if op.type == "MatMul" and op.device == WORKERS[task]]
+            in_slots = [[op for op in products if f"parallel_{8 * task + slot}/" in op.name] for slot in range(8)]
+            for before, after in zip(in_slots, in_slots[in_progress:], strict=False):
+                assert all(set(before) <= graphs.ancestors([op]) for op in after)
+            if in_progress > 1:
+                for before, after in zip(in_slots, in_slots[in_progress - 1 :], strict=False):
+                    assert not set(before) <= graphs.ancestors(after[:1])
+
+
+def test_a_gradient_is_added_in_the_turn_of_its_slot():
+    """So one total is in memory. TensorFlow would add all slots at the end: the additions of a turn are its own."""
+    with residual_blocks(4, WORKERS[:1]) as (_, fetches):
+        operations = graphs.operations_to_run(fetches)
+        for slot in range(1, 3):
+            totals = [op for op in operations if op.type == "AddN" and op.outputs[0].shape.rank == 2]
+            additions = [op for op in totals if f"parallel_{slot}/" in op.inputs[-1].name]
+            assert len(additions) == 16
+            following = [op for op in operations if op.type == "MatMul" and f"parallel_{slot + 1}/" in op.name]
+            assert all(set(additions) <= graphs.ancestors([op]) for op in following)
+            assert all(op._control_outputs for op in additions), "so TensorFlow does not join them with later ones"

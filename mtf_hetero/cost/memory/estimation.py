@@ -106,13 +106,13 @@ def estimate(
 
 @garbage.without_collection()
 def estimate_layout(build: Callable[[], mtf.Graph], layout: Layout) -> tuple[Estimate, ...]:
-    """Estimate the memory of each processor of a layout, each a worker's CPU; () if the graph assigns no variable.
+    """Estimate the memory of each device of a layout, each a worker's CPU; () if the graph assigns no variable.
 
     Args:
       build: builds a training step in TensorFlow's default graph, a new one, and returns its mtf.Graph.
       layout: the Layout.
     """
-    places = [f"/job:worker/task:{number}/device:CPU:0" for number in range(layout.size)]
+    places = [f"/job:worker/task:{number}/device:CPU:0" for number in range(layout.device_count)]
     with tf.Graph().as_default():
         graph = build()
         updates = walk.updates(graph)
