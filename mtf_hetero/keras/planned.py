@@ -104,7 +104,7 @@ def trace(step: object, inputs: object, batch_size: int | None = None) -> Networ
 
 
 def _builder(traced: Traced, inputs: tuple) -> Build:
-    traced.is_staged = False  # as it was for another layout
+    traced.is_staged = True  # as where layout="auto" places it
     with eagerly():
         program = traced.program(inputs)
     return lambda: step_lib.build(program).graph

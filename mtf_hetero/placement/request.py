@@ -114,10 +114,10 @@ class Request:
 
     @property
     def has_stages(self) -> bool:
-        """Return whether the batch of an imported step is to have a name in each stage: the layout has such names."""
+        """Return whether the batch of an imported step is to have a name in each stage: the layout has them, or may."""
         layout = getattr(self.layout, "layout", self.layout)  # of a plan
         rules = " ".join(name for name, _ in getattr(layout, "rules", ())) or str(layout)
-        return rules == STAGES or _OF_STAGE.search(rules) is not None
+        return rules in (STAGES, AUTO) or _OF_STAGE.search(rules) is not None
 
     @property
     def is_measured(self) -> bool:

@@ -140,6 +140,8 @@ def describe_split(plan: Plan) -> str:
       >>> describe_split(plan)
       'batch 22+10 of 32 and 2 more splits'
     """
+    if plan.layout.slots:
+        return f"a pipeline of {plan.parts} parts of the batch"
     splits: list[list[LayerPlan]] = []
     for layer in sorted(plan.layers, key=_work, reverse=True):
         if layer.along and _work(layer):

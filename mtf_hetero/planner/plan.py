@@ -166,6 +166,11 @@ class Plan:
     runner_up: RunnerUp | None = dataclasses.field(default=None, compare=False)
     alone_fits: bool = dataclasses.field(default=True, compare=False)
 
+    @property
+    def parts(self) -> int:
+        """The number of parts in which a device computes its examples, one after another; 1 without slots."""
+        return max((count for _, slots in self.layout.slots for count in slots), default=1)
+
     def check(self, dims: Iterable[Dim], devices: Iterable[str]) -> None:
         """Raise an error unless the plan is for a graph with these dimensions, and for these devices.
 

@@ -46,8 +46,7 @@ def sentence(plan: Plan) -> str:
     device, alone = plan.alone
     if len(plan.devices) == 1:
         return f"Use {plan.devices[0]} alone: {seconds_text(plan.seconds)} per step."
-    parts = max((count for _, slots in plan.layout.slots for count in slots), default=0)
-    how = f"Pipeline of {parts} parts of the batch" if parts else "Split"
+    how = f"Pipeline of {plan.parts} parts of the batch" if plan.layout.slots else "Split"
     split = f"{how} over {names_text(plan.devices)}: {seconds_text(plan.seconds)} per step"
     if not plan.alone_fits:
         return f"{split}. No device alone has the memory."

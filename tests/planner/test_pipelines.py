@@ -8,8 +8,8 @@ import pytest
 from mtf_hetero import mtf, tf
 from mtf_hetero.cost.links import Link
 from mtf_hetero.cost.machines import Machine, Machines
+from mtf_hetero.planner import choice, show, verdict
 from mtf_hetero.planner import plan as plan_lib
-from mtf_hetero.planner import show, verdict
 from mtf_hetero.planner.pipelines import Pipelines
 from mtf_hetero.planner.planning import Planner, find
 
@@ -83,7 +83,8 @@ def test_what_fits_no_device_is_divided_among_stages(graph):
 
 def test_what_a_plan_says(graph):
     plan = find(graph, machines(2, 1))
-    assert verdict.sentence(plan).startswith(f"Pipeline of {plan.layout.slots[0][1][0]} parts of the batch over ")
+    assert verdict.sentence(plan).startswith(f"Pipeline of {plan.parts} parts of the batch over ")
+    assert choice.describe_split(plan) == f"a pipeline of {plan.parts} parts of the batch"
     table = show.turns(plan).splitlines()
     assert [line.split()[0] for line in table[1:3]] == list(plan.devices) and "layer0 to layer" in table[1]
     assert "batch on cpu:0" in show.table(plan)
