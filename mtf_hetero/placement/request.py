@@ -339,7 +339,7 @@ class Request:
             return
         if self.is_measured:
             raise ValueError(
-                f"{self.quote('slots')}, but {AUTO} chooses devices and sizes without slots; give "
+                f"{self.quote('slots')}, but {AUTO} chooses devices, sizes and slots itself; give "
                 f"{self.setting('layout', 'batch')} and speeds"
             )
         if self.has_all_sizes:

@@ -67,7 +67,7 @@ def test_memory():
         ({"devices": "cpu:0,CPU:0"}, "devices names 'cpu:0' twice; name each device once, and give"),
         ({"layout": "batch", "slots": "4,x"}, "slots is '4,x'; give the number of slots of each device, such as 4"),
         ({"layout": "batch", "slots": [2, 0]}, r"slots is \[2, 0\]; give the number"),
-        ({"slots": 2}, "slots is 2, but auto chooses devices and sizes without slots; give"),
+        ({"slots": 2}, "slots is 2, but auto chooses devices, sizes and slots itself; give"),
         ({"layout": "batch", "slots": 2, "mesh_shape": "x:2;y:2"}, "slots is 2 and"),
         ({"layout": "plan.json", "slots": 2}, "slots is 2 and"),
         ({"workers": "a:1", "local_cluster": "1.0"}, "workers is 'a:1' and local_cluster '1.0'; give one of the two"),
