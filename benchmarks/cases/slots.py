@@ -37,7 +37,7 @@ class Slots(Case):
     """The case."""
 
     name: ClassVar[str] = "slots"
-    summary: ClassVar[str] = "memory of accumulation, steps of a pipeline, and a model that fits on no single worker"
+    summary: ClassVar[str] = "accumulation, pipelines, a model that fits no worker"
     minutes: ClassVar[float] = 12
     small: ClassVar[Mapping[str, Any]] = {
         "links": (0,),

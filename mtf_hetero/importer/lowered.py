@@ -7,6 +7,7 @@ from typing import TypeVar
 import numpy as np
 
 from mtf_hetero._compat import mtf, tf
+from mtf_hetero._support.alike import parallel
 from mtf_hetero._support.ops import reshape
 from mtf_hetero.data.batches import AHEAD, Part, batches_in
 from mtf_hetero.importer import guarding, work
@@ -55,10 +56,8 @@ class _Given:
             self.stages.append(stage)
         pairs = _hosted(list(zip(self._step.feeds, self._step.fed, strict=True)), self._step.program)
         for feed, tensor in pairs:
-            slices = mesh_impl.make_slices(reshape(feed, tensor.shape.to_integer_list), tensor.shape)
-            for pnum, device in enumerate(mesh_impl.devices):
-                with tf.device(device):  # where the next step of a row finds the value of the one before
-                    slices[pnum] = tf.identity(slices[pnum])
+            whole = mesh_impl.make_slices(reshape(feed, tensor.shape.to_integer_list), tensor.shape)
+            slices = parallel(mesh_impl.devices, tf.identity, whole)  # where the next step of a row finds its values
             self.hosted.append(slices)
             given[tensor] = LaidOutTensor(list(slices))
         return given
