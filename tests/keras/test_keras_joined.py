@@ -34,20 +34,6 @@ def compiled():
 
 
 @pytest.fixture
-def calls(monkeypatch):
-    """The number of steps in each call of a session that takes some."""
-    numbers, run = [], Runtime.run
-
-    def note(runtime, fetches, *arguments):
-        if isinstance(fetches, tuple):
-            numbers.append(len(fetches[0]))
-        return run(runtime, fetches, *arguments)
-
-    monkeypatch.setattr(Runtime, "run", note)
-    return numbers
-
-
-@pytest.fixture
 def joined(monkeypatch, calls):
     """The same, while all steps that may be joined are."""
     monkeypatch.setattr(joining, "WARM_UP_STEPS", 1)

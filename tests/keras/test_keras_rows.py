@@ -37,20 +37,6 @@ def compiled(steps=STEPS):
     return make
 
 
-@pytest.fixture
-def calls(monkeypatch):
-    """The number of steps in each call of a session that takes some."""
-    numbers, run = [], Runtime.run
-
-    def note(runtime, fetches, *arguments):
-        if isinstance(fetches, tuple):
-            numbers.append(len(fetches[0]))
-        return run(runtime, fetches, *arguments)
-
-    monkeypatch.setattr(Runtime, "run", note)
-    return numbers
-
-
 @pytest.mark.parametrize("place", [ONE, BATCH, pytest.param(FILTERS, marks=pytest.mark.full)])
 def test_rows_are_those_steps(place, calls):
     check(compiled(), *images(EXECUTIONS), places=[place], epochs=3, validation_data=images(41, seed=1))
