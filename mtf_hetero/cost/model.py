@@ -236,14 +236,17 @@ class Model:
         return self._compute_seconds(op, self.priced(layout))
 
     def _present_seconds(self, op: mtf.Operation, layout: Layout, residents: Residents) -> tuple[float, ...]:
-        """Return the seconds of each processor that takes part; the first slot does what all of a device share."""
+        """Return the seconds of each processor that takes part; one slot does what all of a device share."""
         seconds, there = self._compute_seconds(op, layout), residents.computing(op)
         if there is not None:
             seconds = tuple(each if is_there else 0.0 for each, is_there in zip(seconds, there, strict=True))
         if not layout.slots or layout.sizes_among(self.families.dimension_names[op]):
             return seconds
-        of_devices = dict(reversed([*zip(layout.places, enumerate(seconds), strict=True)]))
-        return tuple(each if (number, each) in of_devices.values() else 0.0 for number, each in enumerate(seconds))
+        first = {}
+        for slot, (place, each) in enumerate(zip(layout.places, seconds, strict=True)):
+            if each:
+                first.setdefault(place, slot)
+        return tuple(each if slot in first.values() else 0.0 for slot, each in enumerate(seconds))
 
     def _compute_seconds(self, op: mtf.Operation, layout: Layout) -> tuple[float, ...]:
         key = op, layout.slots, layout.sizes_among(self.families.dimension_names[op])
