@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from mtf_hetero._compat import mtf
 from mtf_hetero.cost.work import of_operation
 from mtf_hetero.graph.names import dimension_sizes
-from mtf_hetero.graph.runs import count_crossing, divide_into_runs
+from mtf_hetero.graph.runs import count_crossing, divide_into_runs, group_by_name
 from mtf_hetero.graph.walk import live_operations, within
 from mtf_hetero.layout import Layout
 from mtf_hetero.layout.convert import MeshShapeLike
@@ -67,10 +67,5 @@ def stages(
 
 def _count_work(graph: mtf.Graph, names: Sequence[str]) -> list[int]:
     """Return the floating-point operations of a step, with one turn of a loop, by the first name of an operation."""
-    counts, whole = dict.fromkeys(names, 0), Layout((), ())
-    for op in within(live_operations(graph)):
-        dims = [name for x in (*op.outputs, *op.inputs) for name in x.shape.dimension_names]
-        name = next((name for name in dims if name in counts), None)
-        if name is not None:
-            counts[name] += of_operation(op, whole, 0)[0]
-    return list(counts.values())
+    groups, whole = group_by_name(within(live_operations(graph)), names), Layout((), ())
+    return [sum(of_operation(op, whole, 0)[0] for op in of_name) for of_name in groups.values()]

@@ -11,6 +11,17 @@ from mtf_hetero.graph.walk import size_bytes
 _SLACK = 1.1  # on the time of the slowest run, so that fewer bytes cross
 
 
+def group_by_name(operations: Iterable[mtf.Operation], names: Sequence[str]) -> dict[str, list[mtf.Operation]]:
+    """Return {name: the operations whose first dimension of these names it is}; results come before inputs."""
+    found: dict[str, list[mtf.Operation]] = {name: [] for name in names}
+    for op in operations:
+        dims = (name for x in (*op.outputs, *op.inputs) for name in x.shape.dimension_names)
+        name = next((name for name in dims if name in found), None)
+        if name is not None:
+            found[name].append(op)
+    return found
+
+
 def count_crossing(operations: Iterable[mtf.Operation], names: Sequence[str]) -> list[int]:
     """Return the bytes of the tensors that are renamed from a name to a later one, or back, before each name.
 

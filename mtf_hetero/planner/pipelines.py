@@ -7,11 +7,10 @@ becomes shorter, because only the step as a whole shows messages and waiting.
 import itertools
 from collections.abc import Iterator, Sequence
 
-from mtf_hetero._compat import mtf
 from mtf_hetero._support import deadline
 from mtf_hetero.cost.model import AXIS, Model
 from mtf_hetero.cost.timeline import Timeline
-from mtf_hetero.graph.runs import count_crossing, divide_into_runs
+from mtf_hetero.graph.runs import count_crossing, divide_into_runs, group_by_name
 from mtf_hetero.layout import Layout
 from mtf_hetero.layout.partition import split_among_positive
 
@@ -32,13 +31,8 @@ class Pipelines:
     def __init__(self, model: Model) -> None:
         self._model, self._count = model, len(model.machines.devices)
         self._names = _find_names(model)
-        numbers = {name: number for number, name in enumerate(self._names)}
-        operations: list[list[mtf.Operation]] = [[] for _ in self._names]
-        for op in model.operations:
-            of_op = [name for x in (*op.outputs, *op.inputs) for name in x.shape.dimension_names if name in numbers]
-            if of_op:
-                operations[numbers[of_op[0]]].append(op)
-        self._work = [min(model.unsplit_seconds(each)) for each in operations]
+        groups = group_by_name(model.operations, self._names).values()
+        self._work = [min(model.unsplit_seconds(each)) for each in groups]
 
     def list_fast(self, seconds: float) -> Iterator[tuple[Layout, Timeline]]:
         """Generate pipelines, the last one the fastest; few if they take much longer than so many seconds."""
