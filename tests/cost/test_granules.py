@@ -84,8 +84,8 @@ def test_the_granule_is_read_off_the_times(seconds, expected):
 
 
 def test_the_granule_is_measured(monkeypatch):
-    """Twice as many filters take longer, at least where there are many."""
+    """Each number of filters has its seconds; those are not compared, as a busy machine may give 4 more than 32."""
     measured = {}
     monkeypatch.setattr(microbenchmarks, "find_granule", lambda seconds: measured.update(seconds) or 16)
     assert microbenchmarks.measure_granule("cpu:0", target="", config=tf.ConfigProto(), repeats=3) == 16
-    assert tuple(measured) == microbenchmarks.FILTERS and 0 < measured[4] < measured[32]
+    assert tuple(measured) == microbenchmarks.FILTERS and min(measured.values()) > 0
