@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from mtf_hetero._compat import mtf
 from mtf_hetero.cost.work import of_operation
 from mtf_hetero.graph.names import dimension_sizes
-from mtf_hetero.graph.runs import count_crossing, divide_into_runs, group_by_name
+from mtf_hetero.graph.runs import count_crossing, divide_into_runs, group_by_name, order_by_layers
 from mtf_hetero.graph.walk import live_operations, within
 from mtf_hetero.layout import Layout
 from mtf_hetero.layout.convert import MeshShapeLike
@@ -47,8 +47,8 @@ def stages(
     """
     rules = Rules(graph, mesh_shape, shares, axis)
     rules.add(dim for dim, _ in batch(graph, mesh_shape=[(rules.axis, 1)]).rules)  # no example is divided
-    sizes = dimension_sizes(op for op in graph.operations if op.inputs)  # not in the order of what is fed
-    names = [name for name in sizes if name in rules.names]
+    sizes = dimension_sizes(graph.operations)
+    names = order_by_layers(graph.operations, [name for name in sizes if name in rules.names])
     if len(names) < 2:
         raise ValueError(
             f"the batch, {min(rules.names)!r}, has no other name that can be split, so no layer can be placed alone; "

@@ -2,13 +2,33 @@
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from mtf_hetero._compat import mtf
 from mtf_hetero.graph.names import renamed
 from mtf_hetero.graph.walk import size_bytes
 
 _SLACK = 1.1  # on the time of the slowest run, so that fewer bytes cross
+
+
+def order_by_layers(operations: Iterable[mtf.Operation], names: Collection[str]) -> list[str]:
+    """Return the names in the order in which operations that depend on a variable have them.
+
+    The order of the graph alone is another one: labels have the name of the last layers, and are read first.
+
+    Args:
+      operations: of a step, in the graph's order.
+      names: of one dimension.
+    """
+    left, found, trained = set(names), list[str](), set[mtf.Tensor]()
+    for op in operations:
+        if isinstance(op, mtf.Variable) or not trained.isdisjoint(op.inputs):
+            trained.update(op.outputs)
+            own = (name for x in (*op.inputs, *op.outputs) for name in x.shape.dimension_names)
+            new = [name for name in dict.fromkeys(own) if name in left]
+            found += new
+            left.difference_update(new)
+    return [*found, *(name for name in names if name in left)]
 
 
 def group_by_name(operations: Iterable[mtf.Operation], names: Sequence[str]) -> dict[str, list[mtf.Operation]]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from mtf_hetero._support import deadline
 from mtf_hetero.cost.model import AXIS, Model
 from mtf_hetero.cost.timeline import Timeline
-from mtf_hetero.graph.runs import count_crossing, divide_into_runs, group_by_name
+from mtf_hetero.graph.runs import count_crossing, divide_into_runs, group_by_name, order_by_layers
 from mtf_hetero.layout import Layout
 from mtf_hetero.layout.partition import split_among_positive
 
@@ -98,5 +98,5 @@ def _find_names(model: Model) -> Sequence[str]:
             and is_whole(family)
             and model.flops(families.list_operations(family)) >= _LEAST_PART * total
         ):
-            return family
+            return order_by_layers(model.operations, family)
     return ()

@@ -50,6 +50,15 @@ def test_work_is_in_proportion_to_the_shares(shares, runs):
     assert all(sorted(sizes)[:-1] == [0] * (len(shares) - 1) for _, sizes in layout.sizes)
 
 
+def test_labels_that_are_read_first_do_not_move_the_last_layers():
+    def labelled(feed):
+        labels = mtf.square(feed("labels", dims("3/batch:5 h:8")))
+        return {"y": chain(feed)["y"] - labels}
+
+    layout = lay_out(labelled, "all:2", shares={"all": [2, 2]})
+    assert owners(layout) == {"b": 0, "1/batch": 0, "2/batch": 1, "3/batch": 1}
+
+
 def test_a_chain_is_as_on_one_device():
     oracle.check(chain, lay_out(chain, "all:2"), lay_out(chain, shares={"all": [2, 1, 1]}), **oracle.ONCE)
 
