@@ -17,10 +17,12 @@ from mtf_hetero._support import deadline
 from mtf_hetero.cost import limited
 from mtf_hetero.cost.machines import Link
 
-HOPS = {1 << 10: 400, 1 << 16: 200, 1 << 20: 50, 1 << 23: 10}  # {bytes of a message: how often it is sent}
+HOPS = {1 << 10: 400, 1 << 16: 200, 1 << 20: 50, 1 << 23: 10}  # {bytes of a message: how often it is sent, at most}
 _FEW_HOPS = 2
+_HOPS_SECONDS = 1.0  # of many hops, which a slow link needs no more of: ten periods of a CPU quota
 _LEAST_REPEATS = 2
-LOADS = {1 << 10: 200, 1 << 22: 16}  # {bytes of a message: how often it goes to and fro while a device computes}
+# {bytes of a message: how often it is sent while a device computes, at most}
+LOADS = {1 << 10: 200, 1 << 22: 16}
 _LOAD_EXTENT = 512  # of the square matrices that it multiplies meanwhile
 PRODUCT_FLOPS = 2 * _LOAD_EXTENT**3  # of one of `products`
 _LOAD_TIMES = 2.5  # as long as the messages take by themselves
@@ -53,8 +55,11 @@ def measure_link(
     """
     quiet = without_optimizers(config)
     with tf.Graph().as_default() as graph:
-        ends = {(size, hops): _chain(a, b, size, hops) for size, many in HOPS.items() for hops in (_FEW_HOPS, many)}
+        few = {size: _chain(a, b, size, _FEW_HOPS) for size in HOPS}
         with tf.Session(target, graph=graph, config=quiet) as session:
+            hops = {size: _count_hops(functools.partial(limited.run, session, few[size]), HOPS[size]) for size in HOPS}
+            ends = {(size, _FEW_HOPS): end for size, end in few.items()}
+            ends |= {(size, many): _chain(a, b, size, many) for size, many in hops.items()}
             calls = {key: functools.partial(limited.run, session, end) for key, end in ends.items()}
             samples = _timed(calls, repeats, seconds)
 
@@ -62,7 +67,14 @@ def measure_link(
         pairs = zip(samples[size, _FEW_HOPS], samples[size, many], strict=True)
         return statistics.median((long - short) / (many - _FEW_HOPS) for short, long in pairs)
 
-    return fit([(size, hop_seconds(size, many)) for size, many in HOPS.items()])
+    return fit([(size, hop_seconds(size, many)) for size, many in hops.items()])
+
+
+def _count_hops(send_few: Callable[[], object], most: int) -> int:
+    """Return how many hops of a size are enough to time it, by the time of a few."""
+    send_few()  # to warm up
+    seconds = _time(send_few) / _FEW_HOPS
+    return min(most, max(2 * _FEW_HOPS, math.ceil(_HOPS_SECONDS / seconds)))
 
 
 def measure_processor(
@@ -91,7 +103,6 @@ def measure_processor(
     """
     with tf.Graph().as_default() as graph:
         load, count = products(device)
-        ends = {size: _chain(device, other, size, hops) for size, hops in LOADS.items()}
         with tf.Session(target, graph=graph, config=without_optimizers(config)) as session:
 
             def call(operation: tf.Operation, turns: int) -> None:
@@ -99,10 +110,12 @@ def measure_processor(
 
             call(load, 1)  # to warm up
             delays = {}
-            for size, end in ends.items():
+            for size, most in LOADS.items():
+                few = functools.partial(limited.run, session, _chain(device, other, size, _FEW_HOPS))
+                end = _chain(device, other, size, hops := _count_hops(few, most))
                 both = functools.partial(call, tf.group(end, load))
                 send = functools.partial(limited.run, session, end)
-                delays[size] = _delay(send, functools.partial(call, load), both, repeats, seconds) / LOADS[size]
+                delays[size] = _delay(send, functools.partial(call, load), both, repeats, seconds) / hops
     small, large = sorted(delays)
     per_byte = max(delays[large] - delays[small], 0.0) / (large - small)
     return max(delays[small] - small * per_byte, 0.0), per_byte
