@@ -141,3 +141,47 @@ def batch(network: Network, batch_size: int, seed: int) -> tuple[np.ndarray, np.
     rng = np.random.default_rng([seed, batch_size])
     images = rng.standard_normal((batch_size, *network.image_shape), np.float32)
     return images, rng.integers(0, network.classes, batch_size, dtype=np.int32)
+
+
+@dataclasses.dataclass(frozen=True)
+class Staged:
+    """A network whose layers are placed on devices: a Transformer, or one of keras.applications on square images.
+
+    Args:
+      batch_size: examples of a step.
+      size: height and width of an image; 0 for a Transformer.
+      layers: of a Transformer: pairs of attention and two dense layers.
+      width: of a token.
+      hidden: units between two dense layers.
+      heads: of attention.
+      length: tokens of an example.
+      classes: of an image or a token.
+    """
+
+    batch_size: int
+    size: int = 0
+    layers: int = 0
+    width: int = 0
+    hidden: int = 0
+    heads: int = 0
+    length: int = 0
+    classes: int = 1000
+
+    def batch(self, seed: int) -> tuple[Any, Any]:
+        """Return inputs and labels."""
+        rng = np.random.default_rng(seed)
+        if self.size:
+            images = rng.standard_normal([self.batch_size, self.size, self.size, 3], dtype="float32")
+            return images, rng.integers(0, self.classes, self.batch_size, dtype="int32")
+        shape = self.batch_size, self.length
+        return rng.integers(0, self.classes, shape, dtype="int32"), rng.integers(0, self.classes, shape, dtype="int32")
+
+
+STAGED: Mapping[str, Staged] = MappingProxyType(
+    {
+        "VGG16": Staged(64, size=32),
+        "ResNet50": Staged(32, size=64),
+        "Transformer": Staged(8, layers=12, width=448, hidden=1792, heads=7, length=64, classes=512),  # 29 million
+        "toy": Staged(8, layers=2, width=16, hidden=32, heads=2, length=4, classes=8),
+    }
+)

@@ -20,6 +20,7 @@ from benchmarks.cases.sequences import Sequences
 from benchmarks.cases.slots import Slots
 from benchmarks.cases.spatial import Spatial
 from benchmarks.cases.splitbrain import SplitBrain
+from benchmarks.cases.stages import Stages
 from benchmarks.cases.verdicts import Verdicts
 from benchmarks.harness import Case
 
@@ -39,6 +40,7 @@ _ALL = (
         Elastic(),
         Sequences(),
         Slots(),
+        Stages(),
         Phases(),
         Faults(),
     ),

@@ -21,6 +21,7 @@ from benchmarks.renderers import (
     slots,
     spatial,
     splitbrain,
+    stages,
     verdicts,
     volumes,
 )
@@ -51,6 +52,7 @@ RENDERERS: Mapping[str, Renderer] = MappingProxyType(
         "slots": slots.render,
         "spatial": spatial.render,
         "splitbrain": splitbrain.render,
+        "stages": stages.render,
         "verdicts": verdicts.render,
     }
 )

@@ -90,6 +90,12 @@ def check_slots(found):
     assert all(2 * activation <= row["sent_bytes"] < 2 * activation + 64 for row in stages), "forward, and back"
 
 
+def check_stages(found):
+    planned = [row for row in found.values() if "predicted_seconds" in row]
+    assert len(planned) == 4 and all(row["loss_error"] < 1e-5 for row in planned)
+    assert "failed" in found.get("toy/loopback/PyTorch", {"failed": ""}), "without torch, its ways are left out"
+
+
 TOYS = {  # case -> (flags, the check of its rows)
     "one_device": (["--only=toy_vgg"], check_one_device),  # processes of several frameworks, in turns
     "splitbrain": ([], check_splitbrain),  # steps on limited workers, their memory and their traffic
@@ -99,6 +105,7 @@ TOYS = {  # case -> (flags, the check of its rows)
     "faults": (["--only=faults/"], check_faults),  # mistakes and faults, judged by exit code and message
     "phases": (["--only=fit/batch/middle"], check_phases),  # a program whose worker is killed in a phase
     "slots": ([], check_slots),  # mtf programs on workers, and the memory of their processes
+    "stages": ([], check_stages),  # plans for a Keras model, beside PyTorch if it is there
     "any_step": ([], check_any_step),  # programs of others by `mtf_hetero.function`
 }
 
