@@ -14,7 +14,7 @@ from mtf_hetero.cost.memory.footprint import Footprint
 from mtf_hetero.cost.sample import EXACT, Crowd, Sample, mesh_crowd, unsampled
 from mtf_hetero.cost.timeline import Simulation, Timeline, is_single
 from mtf_hetero.cost.turns import Turns
-from mtf_hetero.graph import assign_layers, live_operations, within
+from mtf_hetero.graph import assign_layers, live_operations
 from mtf_hetero.graph.families import Families
 from mtf_hetero.graph.identity import operation_key
 from mtf_hetero.graph.residents import Residents
@@ -31,7 +31,6 @@ class _Step:
         self.operations = tuple(live_operations(graph))
         if not self.operations:
             raise ValueError("the graph has no operation; build a training step")
-        self.all_operations = tuple(within(self.operations))
         self.layers = assign_layers(self.operations, graph.trainable_variables)
         self.simulation = Simulation(self.operations, self.layers)
         self.families = Families(self.operations)
@@ -97,6 +96,7 @@ class Model:
         self._alone = tuple(machine.alone() for machine in self.shown.devices)
         self._has_factors = any(machine.factors for machine in machines.devices)
         self._seconds: dict[tuple[mtf.Operation, tuple, frozenset], tuple[float, ...]] = {}
+        self._in_progress: dict[Layout, tuple[int, ...]] = {}
 
     def on(self, machines: Machines, crowds: Sequence[Crowd] | None = None) -> "Model":
         """Return the model of the same step on other devices; without crowds, those of this model stay."""
@@ -130,27 +130,44 @@ class Model:
         layout = self.priced(layout)
         compute = functools.partial(self._compute_seconds, layout=layout)
         if layout.emptied or layout.slots:
-            residents = Residents(self._step.all_operations, layout)
+            residents = self._residents(layout)
             compute = functools.partial(self._present_seconds, layout=layout, residents=residents)
         if not layout.slots:
             return self._step.simulation.run(self.shown, compute, self.sent(layout))
         places = layout.places
         sent = (t._replace(source=places[t.source], target=places[t.target]) for t in self.sent(layout))
-        return Turns(self._step.simulation, self.shown, layout, compute, tuple(sent)).timeline()
+        turns = Turns(self._step.simulation, self.shown, layout, compute, tuple(sent))
+        self._in_progress[layout] = turns.bounds
+        return turns.timeline()
+
+    def _residents(self, layout: Layout) -> Residents:
+        return self._step.part(self.operations).residents(layout)
+
+    def slots_in_progress(self, layout: Layout) -> tuple[int, ...]:
+        """Return how many slots each device has in progress, in a layout with exact sizes and slots."""
+        if layout not in self._in_progress:
+            self.timeline(layout)
+        return self._in_progress[layout]
 
     def bytes_held(self, layout: Layout) -> tuple[int, ...]:
         """Return the bytes that each device needs for a step, at its own worst moment unless devices are many."""
         sized, count = self._with_sizes(layout), len(self.machines.devices)
-        return (self.footprint.peaks_on if count <= EXACT else self.footprint.bytes_on)(sized, range(count))
+        return (self._peaks_on if count <= EXACT else self.footprint.bytes_on)(sized, range(count))
+
+    def _peaks_on(self, sized: Layout, devices: Sequence[int]) -> tuple[int, ...]:
+        residents = self._residents(sized) if sized.emptied else None
+        in_progress = self.slots_in_progress(sized) if sized.slots else ()
+        return self.footprint.peaks_on(sized, devices, residents, in_progress)
 
     def memory_use(self, layout: Layout) -> float:
         """Return the memory that a step needs over what there is, on the device that is most short of it."""
         sized, shown = self._with_sizes(layout), self.crowd.shown
         limits = [machine.memory_bytes or math.inf for machine in self.shown.devices]
-        use = max(map(operator.truediv, self.footprint.bytes_on(sized, shown), limits))
-        if use > 1 and sized.emptied:
-            use = max(map(operator.truediv, self.footprint.peaks_on(sized, shown), limits))
-        return use
+        if not sized.slots:
+            use = max(map(operator.truediv, self.footprint.bytes_on(sized, shown), limits))
+            if use <= 1 or not sized.emptied:
+                return use
+        return max(map(operator.truediv, self._peaks_on(sized, shown), limits))
 
     def sent(self, layout: Layout, operations: Sequence[mtf.Operation] | None = None) -> tuple[transfers.Transfer, ...]:
         """Return the messages of a step between the devices that are priced.

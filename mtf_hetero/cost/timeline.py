@@ -69,6 +69,14 @@ class Timeline:
         return sum(span.end - span.begin for span in self.spans if span.device == device)
 
 
+def group_by_operation(sent: Iterable[Transfer]) -> Mapping[str, Sequence[Transfer]]:
+    """Return {operation: the messages that it causes}; none for an absent one."""
+    by_operation: dict[str, list[Transfer]] = collections.defaultdict(list)
+    for transfer in sent:
+        by_operation[transfer.operation].append(transfer)
+    return by_operation
+
+
 def is_single(seconds: Iterable[float]) -> bool:
     """Return whether a single device spends time on an operation."""
     return sum(map(bool, seconds)) == 1
@@ -167,9 +175,7 @@ class Simulation:
           seconds_of: from an operation to the seconds that each device computes for it.
           sent: all messages of the step.
         """
-        by_operation: dict[str, list[Transfer]] = collections.defaultdict(list)
-        for transfer in sent:
-            by_operation[transfer.operation].append(transfer)
+        by_operation = group_by_operation(sent)
         clocks, spans = Clocks(machines), []
         for op in self.operations:
             begins = clocks.inputs_ready(op)

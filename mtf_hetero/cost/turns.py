@@ -1,4 +1,4 @@
-"""Simulate a step in slots: each device computes its slots in turns, older ones first, as `traffic.take_turns` has it.
+"""Simulate a step in slots: each device computes its slots in turns, by the rules and the bounds of `traffic.slots`.
 
 Without slots, the order of the graph is a good guess of the order on each device, and `timeline.Simulation` follows it.
 In a pipeline it is not: a device begins with its second slot while another one goes on with the first.
@@ -8,21 +8,23 @@ import collections
 import functools
 import heapq
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from mtf_hetero._compat import mtf
 from mtf_hetero.cost.machines import Machines
-from mtf_hetero.cost.timeline import Clocks, Simulation, Span, Timeline
+from mtf_hetero.cost.timeline import Clocks, Simulation, Span, Timeline, group_by_operation
 from mtf_hetero.cost.transfers import Transfer
 from mtf_hetero.layout import Layout
-from mtf_hetero.ops.traits import find_traits
+from mtf_hetero.mesh.traffic import slots
+from mtf_hetero.ops.traits import find_traits, is_contraction
 
 
 class _Run:
     """An operation while the step runs.
 
     A cell is where its result is at once: one slot of a device, or all of them for a sum over the slots and for what
-    has no split dimension.
+    has no split dimension. Such a joint result waits for messages. Of any other operation, each slot waits for them
+    before it computes, since they are its inputs.
 
     Args:
       op: the operation.
@@ -30,7 +32,7 @@ class _Run:
       is_joint: whether the slots of a device have the result at once.
       seconds: that each slot computes.
       sent: the messages that it causes.
-      missing: the number of operations whose results it reads.
+      unread: the number of operations whose results it reads.
     """
 
     def __init__(
@@ -40,15 +42,18 @@ class _Run:
         is_joint: bool,
         seconds: Sequence[float],
         sent: Sequence[Transfer],
-        missing: int,
+        unread: int,
     ) -> None:
         self.op, self.seconds, self.sent, self.is_joint = op, seconds, sent, is_joint
+        self.is_sum = is_joint and find_traits(op).leaves_sums
         self.cells = places if is_joint else range(len(places))
-        self.missing = [missing] * len(places)  # for each slot
+        self.unread = [unread] * len(places)  # results that each slot lacks
+        self.missing = [1] * len(places)  # for each slot: all results, and messages
         self.unbegun = collections.Counter(self.cells)  # slots of each cell that lack inputs
         self.undone = collections.Counter(self.cells)  # slots of each cell, and messages that it waits for
         self.uncomputed = collections.Counter(self.cells)
         self.readers: list[_Run] = []
+        self.numbers: list[int] = []  # of the work of each slot
 
     def ends(self, transfer: Transfer) -> tuple[int, int]:
         """Return the cells that a message comes from, and goes to."""
@@ -66,6 +71,9 @@ class Turns:
       layout: with slots, on a mesh of one axis.
       seconds_of: from an operation to the seconds that each slot computes for it.
       sent: all messages of the step, between devices.
+
+    Attributes:
+      bounds: how many slots each device has in progress.
     """
 
     def __init__(
@@ -80,26 +88,81 @@ class Turns:
         self._clocks, self._spans = Clocks(machines), list[Span]()
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._numbers = itertools.count()
-        self._ready: list[list[tuple[int, int, _Run]]] = [[] for _ in machines.devices]  # by slots and operations
-        self._computing = [False] * len(machines.devices)
         self._runs: list[_Run] = []
+        self._parts: dict[int, tuple[_Run, int]] = {}  # {number of its work: a run and a slot}
         made: dict[mtf.Tensor, _Run] = {}
-        by_operation: dict[str, list[Transfer]] = collections.defaultdict(list)
-        for transfer in sent:
-            by_operation[transfer.operation].append(transfer)
+        by_operation = group_by_operation(sent)
         for op in simulation.operations:
             before = list(dict.fromkeys(made[x] for x in op.inputs if x in made))
-            run = _Run(op, layout.places, _is_joint(op, layout), seconds_of(op), by_operation[op.name], len(before))
+            run = _Run(
+                op, layout.places, not _is_split(op.outputs, layout), seconds_of(op), by_operation[op.name], len(before)
+            )
             for other in before:
                 other.readers.append(run)
-            run.undone.update(run.ends(t)[1] for t in run.sent if simulation.waits_for(op, t))
+            for _, target in self._awaited_ends(run):
+                if run.is_joint:
+                    run.undone[target] += 1
+                else:
+                    run.missing[target] += 1
             made |= dict.fromkeys(op.outputs, run)
             self._runs.append(run)
+        devices = range(len(machines.devices))
+        work = self._find_work(layout)
+        bounds, self._members = slots.find_bounds(work), work.members
+        self.bounds = tuple(bounds.get(device, 1) for device in devices)
+        self._left = collections.Counter(work.members.values())  # work of each slot that is not done
+        of_devices = [{slot for device, slot in self._left if device == own} for own in devices]
+        self._turns = list(map(slots.Turns, of_devices, self.bounds))
+        self._ready: list[list[int]] = [[] for _ in devices]  # work that belongs to no slot, done first
+        self._computing = [False for _ in devices]
+
+    def _awaited_ends(self, run: _Run) -> list[tuple[int, int]]:
+        """Return the cells that each message that is sent at once comes from, and goes to."""
+        return [run.ends(transfer) for transfer in run.sent if self._simulation.waits_for(run.op, transfer)]
+
+    def _find_work(self, layout: Layout) -> slots.Work:
+        """Return the work of the step: that of each slot for each operation, then the joint results."""
+        waited, devices, of_slots, heavy = list[set[int]](), list[int](), dict[int, int](), list[int]()
+        results: dict[tuple[_Run, int], int] = {}  # {a run and a cell: the number after which it has the result}
+        before: dict[_Run, list[_Run]] = collections.defaultdict(list)
+        for run in self._runs:
+            for reader in run.readers:
+                before[reader].append(run)
+            is_split = _is_split((*run.op.inputs, *run.op.outputs), layout)
+            read = [{results[other, other.cells[slot]] for other in before[run]} for slot in range(len(self._places))]
+            waiting: dict[int, set[int]] = collections.defaultdict(set)  # {cell: all that its result waits for}
+            for slot, device in enumerate(self._places):
+                number = len(waited)
+                self._parts[number] = run, slot
+                run.numbers.append(number)
+                waited.append(set(read[slot]))
+                devices.append(device)
+                waiting[run.cells[slot]].add(number)
+                if is_split and run.seconds[slot]:
+                    of_slots[number] = slot
+                    heavy += [number] * is_contraction(run.op)
+            if not run.is_joint:
+                for source, target in self._awaited_ends(run):
+                    waited[run.numbers[target]] |= read[source]
+                results |= {(run, slot): number for slot, number in enumerate(run.numbers)}
+                continue
+            own = {cell: frozenset(numbers) for cell, numbers in waiting.items()}
+            for source, target in self._awaited_ends(run):
+                waiting[target] |= own[source]
+            for cell, numbers in waiting.items():
+                results[run, cell] = len(waited)
+                waited.append(numbers)
+                devices.append(cell)
+        return slots.Work(waited, devices, of_slots, heavy, self._effort)
+
+    def _effort(self, number: int) -> float:
+        run, slot = self._parts[number]
+        return run.seconds[slot]
 
     def timeline(self) -> Timeline:
         """Return the timeline of the step."""
         for run in self._runs:
-            if not run.missing[0]:
+            if not run.unread[0]:
                 for slot in range(len(self._places)):
                     self._arrive(run, slot, 0.0)
         self._begin_all(0.0)
@@ -114,36 +177,61 @@ class Turns:
         heapq.heappush(self._events, (time, next(self._numbers), act))
 
     def _arrive(self, run: _Run, slot: int, now: float) -> None:
-        """Let a slot that has all inputs of an operation begin with it, and send what others need of them."""
+        """Send what others need of a slot's inputs of an operation, all of which it has."""
         cell = run.cells[slot]
         run.unbegun[cell] -= 1
-        if not run.unbegun[cell] and not find_traits(run.op).leaves_sums:
+        if not run.unbegun[cell] and not run.is_sum:
             self._send(run, cell, now)
-        if run.seconds[slot]:
-            heapq.heappush(self._ready[self._places[slot]], (slot, next(self._numbers), run))
-        else:
+        self._release(run, slot, now)
+
+    def _release(self, run: _Run, slot: int, now: float) -> None:
+        """Note that inputs or a message of a slot are there; with all, it may begin with the operation."""
+        run.missing[slot] -= 1
+        if run.missing[slot]:
+            return
+        number = run.numbers[slot]
+        if not run.seconds[slot]:
             self._compute(run, slot, now)
+        elif number in self._members:
+            self._turns[self._places[slot]].add(slot, number)
+        else:
+            heapq.heappush(self._ready[self._places[slot]], number)
 
     def _begin_all(self, now: float) -> None:
-        """Have each device that is free begin with what is ready."""
-        for device, ready in enumerate(self._ready):
-            if ready and not self._computing[device]:
-                slot, _, run = heapq.heappop(ready)
-                begin = max(now, self._clocks.free[device])
-                end = begin + run.seconds[slot]
-                self._computing[device], self._clocks.free[device] = True, end
-                self._spans.append(self._simulation.span(device, run.op, begin, end))
-                self._at(end, functools.partial(self._finish, run, slot))
+        """Have each device that is free begin with what is ready; where all wait for new slots, one begins anyway."""
+        for must_begin in (False, True):
+            for device, ready in enumerate(self._ready):
+                if self._computing[device] or (must_begin and self._events):
+                    continue
+                if ready:
+                    self._begin(heapq.heappop(ready), now)
+                elif (slot := self._turns[device].next_slot(must_begin=must_begin)) is not None:
+                    self._begin(self._turns[device].begin(slot), now)
 
-    def _finish(self, run: _Run, slot: int, now: float) -> None:
-        self._computing[self._places[slot]] = False
+    def _begin(self, number: int, now: float) -> None:
+        run, slot = self._parts[number]
+        device = self._places[slot]
+        begin = max(now, self._clocks.free[device])
+        end = begin + run.seconds[slot]
+        self._computing[device], self._clocks.free[device] = True, end
+        self._spans.append(self._simulation.span(device, run.op, begin, end))
+        self._at(end, functools.partial(self._finish, number))
+
+    def _finish(self, number: int, now: float) -> None:
+        run, slot = self._parts[number]
+        device = self._places[slot]
+        self._computing[device] = False
+        if number in self._members:
+            self._left[device, slot] -= 1
+            if not self._left[device, slot]:
+                self._turns[device].end(slot)
         self._compute(run, slot, now)
 
     def _compute(self, run: _Run, slot: int, now: float) -> None:
         """Note that a slot has computed an operation."""
         cell = run.cells[slot]
         run.uncomputed[cell] -= 1
-        if not run.uncomputed[cell] and find_traits(run.op).leaves_sums:
+        if not run.uncomputed[cell] and run.is_sum:
             self._send(run, cell, now)
         self._complete(run, cell, now)
 
@@ -154,7 +242,7 @@ class Turns:
                 continue
             if self._simulation.waits_for(run.op, transfer):
                 arrival = self._clocks.send(transfer, now)
-                self._at(arrival, functools.partial(self._complete, run, target))
+                self._at(arrival, functools.partial(self._complete if run.is_joint else self._release, run, target))
             else:
                 self._clocks.send_together(transfer, now)
 
@@ -166,11 +254,10 @@ class Turns:
         for slot, own in enumerate(run.cells):
             if own == cell:
                 for reader in run.readers:
-                    reader.missing[slot] -= 1
-                    if not reader.missing[slot]:
+                    reader.unread[slot] -= 1
+                    if not reader.unread[slot]:
                         self._arrive(reader, slot, now)
 
 
-def _is_joint(op: mtf.Operation, layout: Layout) -> bool:
-    """Return whether the slots of a device have the result at once: it is their sum, or not split."""
-    return not any(layout.axis_of(dim) is not None for y in op.outputs for dim in y.shape.dims)
+def _is_split(tensors: Iterable[mtf.Tensor], layout: Layout) -> bool:
+    return any(layout.axis_of(dim) is not None for x in tensors for dim in x.shape.dims)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from mtf_hetero import Layout, mtf, tf
+from mtf_hetero.cost import memory
 from mtf_hetero.cost.links import Link
 from mtf_hetero.cost.machines import Machine, Machines
 from mtf_hetero.cost.model import Model
@@ -63,13 +64,28 @@ def graph():
 
 
 def test_a_pipeline_is_filled_and_drained(graph):
-    """Two stages of n slots take at most n + 1 turns where one device takes 2 n: gradients of weights can wait."""
+    """Two stages of n slots take at most n + 1 turns of the busier device, where one device takes 2 n."""
     model = Model(graph, machines(1, 1))
     alone, before = Model(graph, machines(1)).seconds(batch(1)), math.inf
     for slots in (1, 2, 4, 8):
-        seconds = model.seconds(stages(slots))
-        assert 0.5 * alone <= seconds <= 1.01 * alone * (slots + 1) / (2 * slots) and seconds < 0.95 * before
-        before = seconds
+        timeline = model.timeline(stages(slots))
+        longest = 1.01 * max(map(timeline.busy_seconds, range(2))) * (slots + 1) / slots
+        assert 0.5 * alone <= timeline.seconds <= longest and timeline.seconds < 0.95 * before
+        before = timeline.seconds
+
+
+def test_a_device_has_as_many_slots_in_progress_as_in_the_lowered_graph(graph):
+    """One on the last device, and two more on each one before it: a message takes as long as a stage."""
+    assert Model(graph, machines(1, 1)).slots_in_progress(stages(8)) == (3, 1)
+
+
+@pytest.mark.parametrize(("stage_count", "slots"), [(1, 4), (2, 4)])
+def test_the_sketch_of_memory_counts_slots_in_progress(graph, stage_count, slots):
+    """As the estimate of the lowered graph does: within 30 %."""
+    layout = stages(slots) if stage_count == 2 else batch(slots)
+    model = Model(graph, machines(*[1] * stage_count))
+    estimates = memory.estimate_layout(build, model.exact(layout))
+    assert model.bytes_held(layout) == pytest.approx([each.peak - each.runtime for each in estimates], rel=0.3)
 
 
 def test_slots_of_one_device_take_as_long_as_the_whole(graph):

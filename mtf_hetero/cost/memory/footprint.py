@@ -9,8 +9,10 @@ Most of what the lowering adds is not counted: halos, copies for other devices, 
 """
 
 import dataclasses
+import functools
+import heapq
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import TypeAlias, cast
 
 from mtf_hetero._compat import mtf
@@ -18,9 +20,10 @@ from mtf_hetero.cost.memory import executor, liveness
 from mtf_hetero.cost.memory.liveness import Node, Output
 from mtf_hetero.graph import merging
 from mtf_hetero.graph.residents import Residents
-from mtf_hetero.graph.walk import size_bytes, within
+from mtf_hetero.graph.walk import size_bytes
 from mtf_hetero.layers import DrawOperation
 from mtf_hetero.layout import Layout
+from mtf_hetero.ops.traits import find_traits
 
 Fraction: TypeAlias = Callable[[Sequence[str]], float]
 _ELEMENTWISE = (
@@ -43,7 +46,6 @@ class Footprint:
     """
 
     def __init__(self, operations: Sequence[mtf.Operation]) -> None:
-        self._operations = tuple(within(operations))
         self._nodes, self._made_by = _nodes(operations)
         self._names = [cast("tuple[str, ...]", node.label) for node in self._nodes]
         self._events = tuple(executor.events(self._nodes))
@@ -64,43 +66,101 @@ class Footprint:
         def add_parts(_: int, fraction: Fraction) -> int:
             return math.ceil(math.fsum(size * fraction(names) for names, size in self.parts.items()))
 
-        return self._map_devices(layout.without_slots(), devices, add_parts)
+        return _map_devices(layout, devices, (), add_parts)
 
-    def peaks_on(self, layout: Layout, devices: Iterable[int]) -> tuple[int, ...]:
-        """Return the bytes that each of some devices needs in a layout with exact sizes, at its own worst moment."""
-        layout = layout.without_slots()
-        residents = Residents(self._operations, layout) if layout.emptied else None
-        computing = [None if residents is None else residents.computing(op) for op in self._made_by]
-
-        def find_peak(pnum: int, fraction: Fraction) -> int:
-            nodes = zip(self._nodes, self._names, computing, strict=True)
-            own = (_scaled(node, fraction(names) * (there is None or there[pnum])) for node, names, there in nodes)
-            return sum(self._peak(list(own)).values())
-
-        return self._map_devices(layout, devices, find_peak)
-
-    def _map_devices(
-        self, layout: Layout, devices: Iterable[int], function: Callable[[int, Fraction], int]
+    def peaks_on(
+        self, layout: Layout, devices: Iterable[int], residents: Residents | None, in_progress: Sequence[int] = ()
     ) -> tuple[int, ...]:
-        """Return what a function returns for each device, and the fraction that it has of any tensor."""
-        totals = [(name, sizes, sum(sizes), layout.axis_of(name) or 0) for name, sizes in layout.sizes]
-        known: dict[tuple[int, ...], int] = {}
-        found = []
-        for pnum in devices:
-            at = layout.coordinates(pnum)
-            own = tuple(sizes[at[axis]] for _, sizes, _, axis in totals)
-            if own not in known:
-                fractions = {name: sizes[at[axis]] / total for name, sizes, total, axis in totals}
-                known[own] = function(pnum, lambda names, of=fractions: math.prod(of.get(name, 1.0) for name in names))
-            found.append(known[own])
-        return tuple(found)
+        """Return the bytes that each of some devices needs in a layout with exact sizes, at its own worst moment.
+
+        Args:
+          layout: the Layout.
+          devices: their numbers.
+          residents: who computes what; None: all compute all of which they have a part.
+          in_progress: how many slots each device has in progress; absent: all.
+        """
+        computing = [None if residents is None else residents.computing(op) for op in self._made_by]
+        addends = [_find_addends(op, layout) for op in self._made_by]
+        own_slots = _slots_of_devices(layout)
+
+        def find_peak(number: int, fraction: Fraction) -> int:
+            own = own_slots.get(number, (number,))
+            nodes = []
+            for node, names, there, added in zip(self._nodes, self._names, computing, addends, strict=True):
+                has_part = (there is None or any(there[pnum] for pnum in own)) and all(map(fraction, added))
+                is_held = bool(added) and len(own) > 1  # the total, from the first slot to the last
+                nodes.append(_scaled(node, fraction(names) * has_part, is_held=is_held))
+            return sum(self._peak(nodes).values())
+
+        return _map_devices(layout, devices, in_progress, find_peak)
 
 
-def _scaled(node: Node, fraction: float) -> Node:
-    """Return a node of which a device has a fraction."""
-    if fraction == 1.0:
+def _slots_of_devices(layout: Layout) -> Mapping[int, Sequence[int]]:
+    """Return {device: its slots}; of a layout without slots, none."""
+    found: dict[int, list[int]] = {}
+    if not layout.slots:
+        return found
+    for pnum, device in enumerate(layout.places):
+        found.setdefault(device, []).append(pnum)
+    return found
+
+
+def _map_devices(
+    layout: Layout, devices: Iterable[int], in_progress: Sequence[int], function: Callable[[int, Fraction], int]
+) -> tuple[int, ...]:
+    """Return what a function returns for each device, and the fraction that it has of any tensor."""
+    totals = [(name, sizes, sum(sizes), layout.axis_of(name) or 0) for name, sizes in layout.sizes]
+    own_slots = _slots_of_devices(layout)
+    known: dict[Hashable, int] = {}
+    found = []
+    for number in devices:
+        places = list(map(layout.coordinates, own_slots.get(number, (number,))))
+        bound = in_progress[number] if in_progress else len(places)
+        own = bound, tuple(tuple(sizes[at[axis]] for _, sizes, _, axis in totals) for at in places)
+        if own not in known:
+            fractions = {
+                name: (axis, {at[axis]: sizes[at[axis]] / total for at in places})
+                for name, sizes, total, axis in totals
+            }
+            known[own] = function(number, functools.partial(_fraction, places, bound, fractions))
+        found.append(known[own])
+    return tuple(found)
+
+
+def _fraction(
+    places: Sequence[Sequence[int]],
+    bound: int,
+    fractions: Mapping[str, tuple[int, Mapping[int, float]]],
+    names: Sequence[str],
+) -> float:
+    """Return the part that the largest slots of a device have of a tensor, so many as are in progress."""
+    own = [fractions[name] for name in names if name in fractions]
+    if len(places) == 1:
+        return math.prod(parts[places[0][axis]] for axis, parts in own)
+    blocks = {tuple(at[axis] for axis, _ in own) for at in places}
+    sizes = (math.prod(parts[at] for at, (_, parts) in zip(block, own, strict=True)) for block in blocks)
+    return math.fsum(heapq.nlargest(bound, sizes))
+
+
+def _find_addends(op: mtf.Operation, layout: Layout) -> list[Sequence[str]]:
+    """Return the names of the inputs that an operation adds up over processors; none for any other operation."""
+    if not find_traits(op).leaves_sums or _is_split(op.outputs, layout) or not _is_split(op.inputs, layout):
+        return []
+    return [x.shape.dimension_names for x in op.inputs]
+
+
+def _is_split(tensors: Iterable[mtf.Tensor], layout: Layout) -> bool:
+    return any(layout.axis_of(dim) is not None for x in tensors for dim in x.shape.dims)
+
+
+def _scaled(node: Node, fraction: float, *, is_held: bool) -> Node:
+    """Return a node of which a device has a fraction, and whose outputs it may hold during all of the step."""
+    if fraction == 1.0 and not is_held:
         return node
-    outputs = tuple(dataclasses.replace(y, size_bytes=math.ceil(y.size_bytes * fraction)) for y in node.outputs)
+    outputs = tuple(
+        dataclasses.replace(y, size_bytes=math.ceil(y.size_bytes * fraction), permanent=y.permanent or is_held)
+        for y in node.outputs
+    )
     return dataclasses.replace(node, outputs=outputs, scratch_bytes=math.ceil(node.scratch_bytes * fraction))
 
 

@@ -65,10 +65,17 @@ class Step:
             raise ValueError(f"operations on {count} meshes; give operations of one mesh")
         self._operations, self._fetched = tuple(operations), tuple(fetched)
         self._within = tuple(within(operations))
+        self._residents: tuple[Layout, Residents] | None = None  # the last ones
         gradients, self._unneeded = merging.plan(self._operations)
         self._rules = {op: find_counting_rule(op) for op in self._operations}
         self._rules |= {op: native.gradient_rule(gradient) for op, gradient in gradients.items()}
         self._is_silent = not fetched and all(rule is slice_by_slice for rule in self._rules.values())
+
+    def residents(self, layout: Layout) -> Residents:
+        """Return who holds and computes what under a layout."""
+        if self._residents is None or self._residents[0] != layout:
+            self._residents = layout, Residents(self._within, layout)
+        return self._residents[1]
 
     def sent(self, layout: Layout) -> tuple[Transfer, ...]:
         """Return the messages under a layout.
@@ -92,7 +99,7 @@ class Step:
             run(op, sketch)
             return True
 
-        with Sketch(layout, Residents(self._within, layout), run_after_all) as sketch:
+        with Sketch(layout, self.residents(layout), run_after_all) as sketch:
             for op in self._operations:
                 if op not in left:
                     run(op, sketch)
