@@ -1,9 +1,5 @@
 """Steps that become one call by themselves: logs, weights and callbacks are those of single steps."""
 
-import os
-import signal
-import threading
-
 import keras
 import numpy as np
 import pytest
@@ -14,7 +10,6 @@ from tiers import losing_workers, parametrize
 import mtf_hetero.keras
 from mtf_hetero import tf
 from mtf_hetero.keras import joining
-from mtf_hetero.training import Runtime
 
 COUNT = 4  # steps of a call, once they are joined
 SINGLE = 4  # that are taken one by one before
@@ -233,27 +228,9 @@ class Silent(keras.callbacks.Callback):
 UNDISTURBED = Undisturbed(compiled(), *images(8 * BATCHES), epochs=3, batch_size=8, shuffle=False, verbose=0)
 
 
-@pytest.fixture
-def place(workers):
-    """Three workers, which are all back in the end."""
-    yield {"workers": workers.addresses, "layout": "batch", "list_speed": "4,2,1", "wait_for_workers": 1}
-    workers.restart(1)
-
-
 @losing_workers
 @pytest.mark.full
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("impatient", "joined")
 @pytest.mark.parametrize("seconds", [0.0, 0.002, 0.01])
-def test_a_worker_is_lost_within_a_call(workers, place, seconds, joined, monkeypatch):
-    """All steps of a call that is cut off are taken again, from the state before it."""
-    run = Runtime.run
-
-    def lose(runtime, fetches, *arguments):
-        if isinstance(fetches, tuple) and len(fetches[0]) == COUNT and joined.count(COUNT) == 3:
-            joined.append(0)
-            threading.Timer(seconds, os.kill, [workers.pids[1], signal.SIGKILL]).start()
-        return run(runtime, fetches, *arguments)
-
-    monkeypatch.setattr(Runtime, "run", lose)
-    UNDISTURBED.check(Silent, **place)
-    assert joined.count(COUNT) >= 6
+def test_a_worker_is_lost_within_a_call(seconds, check_loss_in_a_call):
+    check_loss_in_a_call(UNDISTURBED, Silent, COUNT, seconds)
