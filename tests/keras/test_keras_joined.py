@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from batch_oracle import Undisturbed
 from fit_oracle import BATCH, FILTERS, ONE, check, images, make_model, network, same, state
+from keras_oracle import floatx
 from tiers import losing_workers, parametrize
 
 import mtf_hetero.keras
@@ -44,6 +45,57 @@ def joined(monkeypatch, calls):
 def test_joined_steps_are_those_steps(place, joined):
     check(compiled(), *images(EXAMPLES), places=[place], validation_data=images(8 * BATCHES, seed=1))
     assert joined.count(COUNT) > 4
+
+
+@pytest.mark.full
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
+@pytest.mark.parametrize("place", [ONE, BATCH])
+@pytest.mark.parametrize("steps", [None, BATCHES - 1])
+@pytest.mark.parametrize("prefetches", [None, True, False])
+def test_tests_and_predictions_are_joined(place, steps, prefetches, joined):
+    """Arrays, and a pipeline that Python feeds; without a `prefetch` it may depend on the steps before."""
+    x, y = images(EXAMPLES)
+    data, options = (x, y), {"verbose": 0, "steps": steps}
+    if prefetches is None:
+        options["batch_size"] = 8
+    else:
+        dataset = tf.compat.v2.data.Dataset.from_generator(lambda: batches(), output_signature=SPEC)
+        data = (dataset.prefetch(2) if prefetches else dataset,)
+    with floatx(tf.float64):
+        model = make_model(compiled())
+        expected = model.evaluate(*data, **options)
+        np.testing.assert_allclose(mtf_hetero.keras.evaluate(model, *data, **options, **place), expected, 1e-9)
+        assert (COUNT in joined) == (prefetches is not False)
+        joined.clear()
+        expected = model.predict(data[0], **options)
+        found = mtf_hetero.keras.predict(model, data[0], **options, **place)
+        np.testing.assert_allclose(found, expected, 1e-9)
+        assert (COUNT in joined) == (prefetches is not False)
+
+
+@parametrize("looks", [True, False], first=[False])
+def test_callbacks_see_each_prediction(looks, joined):
+    """Keras's own bar looks at no prediction; a callback that gets them keeps steps single."""
+    x, _ = images(EXAMPLES)
+    model, seen = make_model(compiled()), []
+    callback = keras.callbacks.ProgbarLogger()
+    if looks:
+        callback = keras.callbacks.LambdaCallback()
+        callback.on_predict_batch_end = lambda batch, logs=None: seen.append(np.asarray(logs["outputs"]))
+    expected = model.predict(x, batch_size=8, verbose=0)
+    found = mtf_hetero.keras.predict(model, x, batch_size=8, verbose=0, callbacks=[callback], **BATCH)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    assert (COUNT in joined) != looks
+    if looks:
+        np.testing.assert_array_equal(np.concatenate(seen), found)
+
+
+@pytest.mark.full
+def test_an_error_of_the_data_ends_predictions(joined):
+    model = make_model(compiled())
+    with pytest.raises(Exception, match="no more"):
+        mtf_hetero.keras.predict(model, batches(error=RuntimeError("no more")), verbose=0, **BATCH)
+    assert COUNT in joined
 
 
 def test_callbacks_see_each_step(joined):
