@@ -33,7 +33,7 @@ class TPUConfig:
     """Settings of TPUs; without effect on CPUs and GPUs.
 
     Args:
-      iterations_per_loop: steps between two visits to the host.
+      iterations_per_loop: steps that a TPU takes in one call; here each call of the session takes one step.
       num_shards: number of model replicas.
       **settings: any others that TensorFlow's own has.
     """

@@ -1,5 +1,6 @@
 """Keras's iterator over the batches of an epoch: it says where it is, and batches need not be in this process."""
 
+import collections
 import contextlib
 import copy
 import functools
@@ -39,6 +40,41 @@ class Position(NamedTuple):
     runs_ahead: Callable[[], bool]
 
 
+class Ahead:
+    """The batches of an iterator, some of which may be drawn before they are asked for.
+
+    Args:
+      batches: the iterator.
+
+    Attributes:
+      last: the batch that was asked for last.
+    """
+
+    def __init__(self, batches: object) -> None:
+        assert isinstance(batches, Iterator)
+        self.batches, self.last = batches, None
+        self._drawn: collections.deque[object] = collections.deque()
+
+    def __iter__(self) -> "Ahead":
+        return self
+
+    def __next__(self) -> object:
+        batch = self._drawn.popleft() if self._drawn else next(self.batches)
+        if isinstance(batch, Exception):
+            raise batch
+        self.last = batch
+        return batch
+
+    def draw(self, count: int) -> list[object]:
+        """Return so many of the next batches, or fewer before an end or an error, which then comes in its turn."""
+        try:
+            while len(self._drawn) < count:
+                self._drawn.append(next(self.batches))
+        except Exception as error:
+            self._drawn.append(error)
+        return [batch for batch in self._drawn if not isinstance(batch, Exception)]
+
+
 @contextlib.contextmanager
 def with_parts(
     is_wanted: Callable[[], bool], epochs: int, ahead: Callable[[], int], note: Callable[[Position], object]
@@ -49,7 +85,7 @@ def with_parts(
       is_wanted: whether an iterator that is made now is for the steps that are taken on devices of workers.
       epochs: that are to come.
       ahead: returns how many batches the devices are to have when the first step of a call begins.
-      note: called before each step.
+      note: called before each step; returns the iterator that the step gets.
     """
     trainer = vars(importlib.import_module("keras.src.backend.tensorflow.trainer"))
     before = trainer["TFEpochIterator"]
@@ -65,8 +101,7 @@ def with_parts(
 
         def _enumerate_iterator(self) -> Iterator[tuple[int, int, object]]:
             for first, last, batches in super()._enumerate_iterator():
-                note(Position(batches, first, self.num_batches, self._runs_ahead))
-                yield first, last, batches
+                yield first, last, note(Position(batches, first, self.num_batches, self._runs_ahead))
 
     trainer["TFEpochIterator"] = EpochIterator
     try:

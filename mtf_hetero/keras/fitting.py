@@ -279,7 +279,7 @@ def _make_joinings(
       announces: whether a line about the first kind is printed; others are logged.
     """
     joinings: dict[str, Joining] = {}
-    for kind, loop in ("train", "fit"), ("test", "evaluate"):
+    for kind, loop in ("train", "fit"), ("test", "evaluate"), ("predict", "predict"):
         is_keras_own = getattr(getattr(model, loop), "__func__", None) is getattr(keras.Model, loop)
         if kind in kinds and is_keras_own and model.steps_per_execution == 1 and not look_between(callbacks, kind):
             say = extras.write_above_bars if announces and kind == kinds[0] else tf.logging.info

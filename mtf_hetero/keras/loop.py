@@ -13,7 +13,7 @@ from mtf_hetero.importer.functions import divide
 from mtf_hetero.importer.lowered import Lowered
 from mtf_hetero.importer.verifying import Verification
 from mtf_hetero.keras._keras import keras
-from mtf_hetero.keras.epochs import Position, with_parts
+from mtf_hetero.keras.epochs import Ahead, Position, with_parts
 from mtf_hetero.keras.imported import StandIn, find_own, find_scalars, find_traced, forget_traced, own_steps
 from mtf_hetero.keras.joining import Joining
 from mtf_hetero.keras.keeping import Keeper
@@ -57,7 +57,8 @@ class Loop:
     ) -> None:
         self._joinings, self._epochs = joinings, epochs
         self._position: Position | None = None
-        self._ended: collections.deque[object] = collections.deque()  # logs of steps that Keras's loop has not seen
+        self._ahead: Ahead | None = None  # batches to predict for
+        self._ended: collections.deque[object] = collections.deque()  # results that Keras's loop has not seen
         self._ended_of: object = None  # the iterator of their batches
         self._model, self._place, self._stack, self._changes, self._keeper = model, place, stack, changes, keeper
         self._verification = verification
@@ -106,12 +107,26 @@ class Loop:
         return self._next("test", iterator)
 
     def predict(self, batches: list[object]) -> object:
-        """Return the predictions for some batches."""
-        outputs = self._take("predict", batches)
-        return outputs[0] if len(outputs) == 1 else keras.tree.map_structure(lambda *x: tf.concat(x, 0), *outputs)
+        """Return the predictions for some batches, unless they were made with those of batches before."""
+        joining, position, ahead = self._joinings.get("predict"), self._position, self._ahead
+        if joining is None or position is None or ahead is None or self._in_callbacks or ahead.last is not batches[0]:
+            outputs = self._take("predict", batches)
+            return outputs[0] if len(outputs) == 1 else keras.tree.map_structure(lambda *x: tf.concat(x, 0), *outputs)
+        if not self._ended:
+            inputs = "predict", batches[0]
+            count = joining.count(position.done, position.total, lambda: self._find_row(inputs, position))
+            row = [*batches, *ahead.draw(count - 1)]
+            self._ended.extend(joining.measure(lambda: self._take("predict", row)))
+        return self._ended.popleft()
 
-    def _note_position(self, position: Position) -> None:
+    def _note_position(self, position: Position) -> object:
+        """Note where Keras's loop is; returns the iterator that its step gets."""
         self._position = position
+        if "predict" not in self._joinings:
+            return position.batches
+        if self._ahead is None or self._ahead.batches is not position.batches:
+            self._ahead = Ahead(position.batches)
+        return self._ahead
 
     def _find_ahead(self) -> int:
         """Return how many steps one call takes at present."""

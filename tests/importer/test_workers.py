@@ -5,9 +5,11 @@ import signal
 
 import numpy as np
 import pytest
+import staged_models
 from estimator_oracle import await_wanted
-from import_oracle import check
-from steps import STEPS
+from import_oracle import check, rows
+from slow_links import assert_pipeline, plan_for_slow_links
+from steps import STEPS, of_keras, sgd
 from tiers import losing_workers, on_workers
 
 import mtf_hetero
@@ -127,6 +129,33 @@ def test_steps_go_on_without_a_lost_worker(name, workers, monkeypatch):
     finally:
         workers.restart(1)
     np.testing.assert_allclose(found, expected, rtol=1e-12)
+    for variable, other in zip(variables, own, strict=True):
+        np.testing.assert_allclose(variable.numpy(), other.numpy(), rtol=1e-9)
+
+
+@losing_workers
+@pytest.mark.full
+@pytest.mark.usefixtures("impatient")
+def test_a_worker_of_a_pipeline_is_lost(workers, monkeypatch):
+    """The other ones go on with a pipeline of two, and take steps again."""
+    plan_for_slow_links(monkeypatch, [2, 1, 1])
+    monkeypatch.setattr("mtf_hetero.checkpoint.pace._SHARE", 1e-9)
+    make = of_keras(staged_models.residual, sgd, rows)
+    (step, own, inputs), (same_step, variables, _) = make(), make()
+    place = {"workers": workers.addresses, "layout": "auto", "wait_for_workers": 1}
+    try:
+        with mtf_hetero.function(same_step, inputs[0], progress=False, **place) as divided:
+            assert_pipeline(divided.sizes, *(f"worker:{number}/cpu:0" for number in range(3)))
+            for number in range(9):
+                if number == 5:
+                    os.kill(workers.pids[1], signal.SIGKILL)
+                batch = inputs[number % len(inputs)]
+                for found, expected in zip(divided(*batch).values(), step(*batch).values(), strict=True):
+                    np.testing.assert_allclose(found, expected, rtol=1e-12)
+            assert_pipeline(divided.sizes, "worker:0/cpu:0", "worker:2/cpu:0")
+            assert len(divided.changes) == 1
+    finally:
+        workers.restart(1)
     for variable, other in zip(variables, own, strict=True):
         np.testing.assert_allclose(variable.numpy(), other.numpy(), rtol=1e-9)
 

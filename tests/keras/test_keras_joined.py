@@ -1,20 +1,16 @@
 """Steps that become one call by themselves: logs, weights and callbacks are those of single steps."""
 
-import os
-import signal
-import threading
-
 import keras
 import numpy as np
 import pytest
 from batch_oracle import Undisturbed
 from fit_oracle import BATCH, FILTERS, ONE, check, images, make_model, network, same, state
+from keras_oracle import floatx
 from tiers import losing_workers, parametrize
 
 import mtf_hetero.keras
 from mtf_hetero import tf
 from mtf_hetero.keras import joining
-from mtf_hetero.training import Runtime
 
 COUNT = 4  # steps of a call, once they are joined
 SINGLE = 4  # that are taken one by one before
@@ -49,6 +45,57 @@ def joined(monkeypatch, calls):
 def test_joined_steps_are_those_steps(place, joined):
     check(compiled(), *images(EXAMPLES), places=[place], validation_data=images(8 * BATCHES, seed=1))
     assert joined.count(COUNT) > 4
+
+
+@pytest.mark.full
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
+@pytest.mark.parametrize("place", [ONE, BATCH])
+@pytest.mark.parametrize("steps", [None, BATCHES - 1])
+@pytest.mark.parametrize("prefetches", [None, True, False])
+def test_tests_and_predictions_are_joined(place, steps, prefetches, joined):
+    """Arrays, and a pipeline that Python feeds; without a `prefetch` it may depend on the steps before."""
+    x, y = images(EXAMPLES)
+    data, options = (x, y), {"verbose": 0, "steps": steps}
+    if prefetches is None:
+        options["batch_size"] = 8
+    else:
+        dataset = tf.compat.v2.data.Dataset.from_generator(lambda: batches(), output_signature=SPEC)
+        data = (dataset.prefetch(2) if prefetches else dataset,)
+    with floatx(tf.float64):
+        model = make_model(compiled())
+        expected = model.evaluate(*data, **options)
+        np.testing.assert_allclose(mtf_hetero.keras.evaluate(model, *data, **options, **place), expected, 1e-9)
+        assert (COUNT in joined) == (prefetches is not False)
+        joined.clear()
+        expected = model.predict(data[0], **options)
+        found = mtf_hetero.keras.predict(model, data[0], **options, **place)
+        np.testing.assert_allclose(found, expected, 1e-9)
+        assert (COUNT in joined) == (prefetches is not False)
+
+
+@parametrize("looks", [True, False], first=[False])
+def test_callbacks_see_each_prediction(looks, joined):
+    """Keras's own bar looks at no prediction; a callback that gets them keeps steps single."""
+    x, _ = images(EXAMPLES)
+    model, seen = make_model(compiled()), []
+    callback = keras.callbacks.ProgbarLogger()
+    if looks:
+        callback = keras.callbacks.LambdaCallback()
+        callback.on_predict_batch_end = lambda batch, logs=None: seen.append(np.asarray(logs["outputs"]))
+    expected = model.predict(x, batch_size=8, verbose=0)
+    found = mtf_hetero.keras.predict(model, x, batch_size=8, verbose=0, callbacks=[callback], **BATCH)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    assert (COUNT in joined) != looks
+    if looks:
+        np.testing.assert_array_equal(np.concatenate(seen), found)
+
+
+@pytest.mark.full
+def test_an_error_of_the_data_ends_predictions(joined):
+    model = make_model(compiled())
+    with pytest.raises(Exception, match="no more"):
+        mtf_hetero.keras.predict(model, batches(error=RuntimeError("no more")), verbose=0, **BATCH)
+    assert COUNT in joined
 
 
 def test_callbacks_see_each_step(joined):
@@ -233,27 +280,9 @@ class Silent(keras.callbacks.Callback):
 UNDISTURBED = Undisturbed(compiled(), *images(8 * BATCHES), epochs=3, batch_size=8, shuffle=False, verbose=0)
 
 
-@pytest.fixture
-def place(workers):
-    """Three workers, which are all back in the end."""
-    yield {"workers": workers.addresses, "layout": "batch", "list_speed": "4,2,1", "wait_for_workers": 1}
-    workers.restart(1)
-
-
 @losing_workers
 @pytest.mark.full
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("impatient", "joined")
 @pytest.mark.parametrize("seconds", [0.0, 0.002, 0.01])
-def test_a_worker_is_lost_within_a_call(workers, place, seconds, joined, monkeypatch):
-    """All steps of a call that is cut off are taken again, from the state before it."""
-    run = Runtime.run
-
-    def lose(runtime, fetches, *arguments):
-        if isinstance(fetches, tuple) and len(fetches[0]) == COUNT and joined.count(COUNT) == 3:
-            joined.append(0)
-            threading.Timer(seconds, os.kill, [workers.pids[1], signal.SIGKILL]).start()
-        return run(runtime, fetches, *arguments)
-
-    monkeypatch.setattr(Runtime, "run", lose)
-    UNDISTURBED.check(Silent, **place)
-    assert joined.count(COUNT) >= 6
+def test_a_worker_is_lost_within_a_call(seconds, check_loss_in_a_call):
+    check_loss_in_a_call(UNDISTURBED, Silent, COUNT, seconds)

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import threading
 
 import keras
 import numpy as np
@@ -15,7 +14,6 @@ from tiers import losing_workers
 import mtf_hetero.keras
 from mtf_hetero import tf
 from mtf_hetero.importer import lowered
-from mtf_hetero.training import Runtime
 
 STEPS = 3  # in a row
 EXECUTIONS = (8 * STEPS) * 3 + 8 + 3  # images of three executions, of a batch more, and of a smaller batch
@@ -129,19 +127,12 @@ UNDISTURBED = Undisturbed(
 )  # five calls of callbacks in an epoch
 
 
-@pytest.fixture
-def place(workers):
-    """Three workers, which are all back in the end."""
-    yield {"workers": workers.addresses, "layout": "batch", "list_speed": "4,2,1", "wait_for_workers": 1}
-    workers.restart(1)
-
-
 @losing_workers
 @pytest.mark.full
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("after", [1, 3, 5, 7])
-def test_a_worker_is_lost_between_executions(workers, place, after, calls):
-    UNDISTURBED.check(Blind, {after: lambda: os.kill(workers.pids[1], signal.SIGKILL)}, **place)
+def test_a_worker_is_lost_between_executions(workers, elastic_place, after, calls):
+    UNDISTURBED.check(Blind, {after: lambda: os.kill(workers.pids[1], signal.SIGKILL)}, **elastic_place)
     assert STEPS in calls
 
 
@@ -149,16 +140,5 @@ def test_a_worker_is_lost_between_executions(workers, place, after, calls):
 @pytest.mark.full
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("seconds", [0.0, 0.002, 0.01])
-def test_a_worker_is_lost_within_an_execution(workers, place, seconds, calls, monkeypatch):
-    """All steps of a call that is cut off are taken again, from the state before it."""
-    run = Runtime.run
-
-    def lose(runtime, fetches, *arguments):
-        if isinstance(fetches, tuple) and len(fetches[0]) == STEPS and calls.count(STEPS) == 3:
-            calls.append(0)
-            threading.Timer(seconds, os.kill, [workers.pids[1], signal.SIGKILL]).start()
-        return run(runtime, fetches, *arguments)
-
-    monkeypatch.setattr(Runtime, "run", lose)
-    UNDISTURBED.check(**place)
-    assert calls.count(STEPS) >= 6
+def test_a_worker_is_lost_within_an_execution(seconds, check_loss_in_a_call):
+    check_loss_in_a_call(UNDISTURBED, Blind, STEPS, seconds)

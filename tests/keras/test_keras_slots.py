@@ -2,11 +2,17 @@
 
 import os
 import signal
+import threading
 
 import keras
+import numpy as np
 import pytest
+import staged_models
+from batch_oracle import Blind, Undisturbed
 from fit_oracle import BATCH, FILTERS, ONE, check, images, make_model, network, same, state
-from tiers import parametrize
+from slow_links import assert_pipeline, plan_for_slow_links
+from steps import adam, crossentropy
+from tiers import losing_workers, parametrize
 
 import mtf_hetero.keras
 from mtf_hetero.cluster import LocalCluster
@@ -59,3 +65,35 @@ def test_a_lost_worker_takes_its_slots_along():
     assert history.history["loss"] == pytest.approx(expected, rel=1e-5)
     assert history.layout["batch"] == {"worker:0/cpu:0": 8} and len(history.changes) == 1
     same(state(model), state(reference), 1e-4)
+
+
+def blocks():
+    model = staged_models.residual()
+    model.compile(adam()(), crossentropy(), metrics=["accuracy"])
+    return model
+
+
+RNG = np.random.default_rng(0)
+IN_BLOCKS = Undisturbed(
+    blocks, RNG.standard_normal((99, 12)), RNG.integers(0, 5, 99), epochs=2, batch_size=16, shuffle=False, verbose=0
+)
+
+
+@losing_workers
+@pytest.mark.full
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("seconds", [0.0, 0.003])
+def test_a_worker_of_a_pipeline_is_lost(seconds, workers, monkeypatch):
+    """The other ones go on with a pipeline of two, from the numbers of all steps until then."""
+    plan_for_slow_links(monkeypatch, [2, 1, 1])
+
+    def lose():
+        threading.Timer(seconds, os.kill, [workers.pids[1], signal.SIGKILL]).start()
+
+    try:
+        history = IN_BLOCKS.check(Blind, {5: lose}, workers=workers.addresses, layout="auto", wait_for_workers=1)
+    finally:
+        workers.restart(1)
+    (change,) = history.changes
+    assert change["why"] == f"worker 1 ({workers.addresses[1]}) was lost"
+    assert_pipeline(history.layout, "worker:0/cpu:0", "worker:2/cpu:0")
