@@ -54,13 +54,16 @@ class Loader:
       spec: the structure of a batch, of tf.TensorSpecs.
       stored: the arrays whose row numbers are fed, in place of their rows; None: the rows are fed.
       draws: whether each call draws other random numbers.
+
+    Attributes:
+      is_on_workers: whether workers load the examples; False once one of them could not, and this process does.
     """
 
     def __init__(
         self, make: _OfRows | None, spec: object, *, stored: Stored | None = None, draws: bool = False
     ) -> None:
         self._make, self._spec = make, tf.nest.flatten(spec)
-        self.stored, self.draws = stored, draws
+        self.stored, self.draws, self.is_on_workers = stored, draws, True
         if make is not None:
             self._function = tf.compat.v2.function(lambda *rows: make(rows, rows[0].shape[0]), autograph=False)
 

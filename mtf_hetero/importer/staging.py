@@ -351,11 +351,12 @@ class Loads:
     def _load(self, stage: Stage, batches: Sequence[Batch], run: Run, pieces: _Pieces) -> list[int]:
         """Load batches; `run` and `pieces` are those of the session for which that was begun, which may have ended."""
         batch, are_whole = batches[0], any(batch.is_whole for batch in batches)
-        if stage.loads and not are_whole and _is_stored(stage, batch, run, pieces):
-            why = self._try_load(stage, numbered := self._number(batches), run)
+        loader = batch.loader if stage.loads else None
+        if loader and loader.is_on_workers and not are_whole and _is_stored(stage, batch, run, pieces):
+            why = self._try_load(stage, loader, numbered := self._number(batches), run)
             if not why:
                 return list(numbered)
-            stage.loads = False
+            loader.is_on_workers = False  # for batches of other sizes, and on other workers, too
             tf.logging.warning(
                 "the workers do not read their parts of the batches: %s; this process reads and sends them; put the "
                 "same files at the same path on every worker",
@@ -370,10 +371,8 @@ class Loads:
     def _number(self, batches: Sequence[Batch]) -> dict[int, Batch]:
         return {next(self._keys): batch for batch in batches}
 
-    def _try_load(self, stage: Stage, batches: Mapping[int, Batch], run: Run) -> str:
+    def _try_load(self, stage: Stage, loader: Loader, batches: Mapping[int, Batch], run: Run) -> str:
         """Have the workers load batches; returns why they cannot, "" if they did."""
-        loader = next(iter(batches.values())).loader
-        assert loader is not None
         try:
             why = stage.load(batches, run, compares=loader not in self._compared)
         except (tf.errors.NotFoundError, tf.errors.InvalidArgumentError, tf.errors.PermissionDeniedError) as error:

@@ -181,17 +181,19 @@ def test_workers_read_their_own_examples(paths, workers, sent):
 @pytest.mark.full
 @pytest.mark.parametrize("how", ["a file is missing", "a file is another one"])
 def test_files_that_workers_lack_are_read_here(how, paths, workers, sent, monkeypatch):
-    lines, load = log_lines(monkeypatch), Stage.load
+    lines, load, tried = log_lines(monkeypatch), Stage.load, []
 
     def fail(stage, *arguments, **options):
+        tried.append(stage)
         if how == "a file is another one":
             return load(stage, *arguments, **options) or "worker:1 reads another example"
         raise tf.errors.NotFoundError(None, None, "images/7.png; No such file or directory")
 
     monkeypatch.setattr(Stage, "load", fail)
     check("files", paths, workers)
-    (line,) = {line for line in lines if "do not read" in line}
-    assert line.endswith("put the same files at the same path on every worker")
+    asked = [line for line in lines if "do not read" in line]
+    assert len(asked) == len(tried) == 2  # once for the data and for the validation data, not for each size of a batch
+    assert all(line.endswith("put the same files at the same path on every worker") for line in asked)
 
 
 @on_workers
