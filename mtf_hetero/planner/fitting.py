@@ -208,13 +208,17 @@ def _simplest(planner: Planner, machines: Machines, seconds: float) -> Plan:
 
 
 def _scaled(batch_size: int, plan: Plan, machines: Machines) -> int:
-    """Return a smaller batch size that the devices together have the memory for, by a plan for a larger one.
+    """Return a smaller batch size that the devices have the memory for, by a plan for a larger one.
 
-    The memory of a step is a constant, about the parameters on each device, and a multiple of the batch size.
+    The memory of a step is a constant, about the parameters on each device, and a multiple of the batch size. Devices
+    that split the batch have it together. A stage of a pipeline leaves nothing to another one.
     """
     limits = [machine.memory_bytes or math.inf for machine in machines.by_name(plan.devices).devices]
-    constant = min(int(plan.provenance["parameters_bytes"]) * len(limits), sum(plan.memory_bytes) // 2)
-    fraction = (sum(limits) - constant) / (sum(plan.memory_bytes) - constant)
+    parameters, pairs = int(plan.provenance["parameters_bytes"]), [*zip(limits, plan.memory_bytes, strict=True)]
+    if not plan.layout.slots:
+        parameters, pairs = parameters * len(pairs), [(sum(limits), sum(plan.memory_bytes))]
+    constants = [min(parameters, needed // 2) for _, needed in pairs]
+    fraction = min((limit - own) / (needed - own) for (limit, needed), own in zip(pairs, constants, strict=True))
     return max(1, int(min(batch_size - 1, _ROUNDED * batch_size * fraction)))
 
 

@@ -35,7 +35,7 @@ class Pipelines:
         self._work = [min(model.unsplit_seconds(each)) for each in groups]
 
     def list_fast(self, seconds: float) -> Iterator[tuple[Layout, Timeline]]:
-        """Generate pipelines, the last one the fastest; few if they take much longer than so many seconds."""
+        """Generate pipelines, the last one the fastest; one if it takes much longer than so many seconds."""
         if len(self._names) < self._count:
             return
         speeds = [1.0 / each for each in self._model.unsplit_seconds()]
@@ -47,6 +47,7 @@ class Pipelines:
         slots = _FIRST
         for other in _OTHERS:
             found = self._predict(ends, other)
+            yield found  # more parts need less memory
             if found[1].seconds < best[1].seconds:
                 best, slots = found, other
         for _ in range(_MOVES):

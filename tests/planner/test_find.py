@@ -99,17 +99,21 @@ def test_what_fits_no_device_alone_is_divided():
             find(graph, small)
 
 
-def test_sizes_follow_the_memory_where_those_of_the_speeds_do_not_fit():
+def test_sizes_follow_the_memory_where_those_of_the_speeds_do_not_fit(monkeypatch):
     with tf.Graph().as_default():
         graph, *_ = step(batch=4096)
         whole = find(graph, Machines((FAST,))).memory_bytes[0]
         machines = Machines((FAST, SLOW), LINKS["fast link"])
         by_speed = find(graph, machines)
         limits = {"fast": 0.4 * whole, "slow": 0.65 * whole}
+        pipeline = find(graph, machines.with_memory(limits))
+        monkeypatch.setattr(finding, "MOST_DEVICES", 0)  # of a pipeline, which needs less memory than any split
         by_memory = find(graph, machines.with_memory(limits))
     assert by_speed.memory_bytes[0] > limits["fast"]
     needed = dict(zip(by_memory.devices, by_memory.memory_bytes, strict=True))
     assert all(0.9 * limits["fast"] < needed["fast"] and needed[name] <= limits[name] for name in limits)
+    assert pipeline.layout.slots and max(pipeline.memory_bytes) < 0.6 * needed["fast"]
+    assert pipeline.seconds < 0.9 * by_memory.seconds
 
 
 def test_one_volume_is_divided_along_its_depth():
