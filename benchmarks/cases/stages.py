@@ -1,6 +1,6 @@
 """Stages: networks on two unequal workers over links of several speeds, planned with slots and without.
 
-    python -m benchmarks.run stages [--only=Transformer/]
+    python -m benchmarks.run stages [--only=Transformer/100Mbit]
 
 Each worker is a process under a CPU quota of the kernel, whose link `tc` slows down. These ways take turns:
 
@@ -49,7 +49,7 @@ class Stages(TimedCase):
     def parts(self) -> Mapping[str, Part]:
         """Return a part for each network and link."""
         return {
-            f"{network}/{link or 'loopback'}": functools.partial(self._measure, network, link)
+            f"{network}/{_name(link)}": functools.partial(self._measure, network, link)
             for network in self.networks
             for link in self.links
         }
@@ -79,4 +79,8 @@ class Stages(TimedCase):
                 speedups = (a / s for a, s in zip(timings[first], timings[name], strict=True))
                 about |= {"wall_seconds_per_step": summarise(timings[name]), "speedup": summarise(speedups)}
                 about |= {"loss_error": error}
-            writer.write(f"{network}/{link or 'loopback'}/{name}", self.columns(**about, **row, warmup=CHECKED_STEPS))
+            writer.write(f"{network}/{_name(link)}/{name}", self.columns(**about, **row, warmup=CHECKED_STEPS))
+
+
+def _name(link: int) -> str:
+    return f"{link}Mbit" if link else "loopback"

@@ -58,12 +58,12 @@ def _describe(row: Row) -> str:
 
 
 def _draw(groups: Mapping[str, Sequence[Row]], path: pathlib.Path) -> None:
-    ways = list(dict.fromkeys(row["way"] for rows in groups.values() for row in rows))
-    colours = dict(zip(ways, drawing.COLOURS, strict=False))
-    with drawing.panels(path, len(groups), 4, width=2.6, height=2.6, colours=colours, ncols=3) as axes:
+    ours, peers, plan = drawing.COLOURS[:3]
+    with drawing.panels(path, len(groups), min(4, len(groups)), width=4.0, height=2.6) as axes:
         for ax, (setting, rows) in zip(axes, groups.items(), strict=True):
             lengths = {row["way"]: row[_COLUMN] for row in rows}
-            drawing.bars(ax, lengths, [colours[row["way"]] for row in rows], "seconds per step")
+            colours = [peers if _is_torch(row) else plan if row["way"] == _PLAN else ours for row in rows]
+            drawing.bars(ax, lengths, colours, "seconds per step")
             ax.set_title(setting)
 
 
@@ -107,7 +107,7 @@ def render(rows: Sequence[Row]) -> Report:
         f"Workers of {' and '.join(f'{share:g}' for share in first['devices'])} cores. Speedup: over the first worker "
         f"alone. Median (minimum to maximum) of {in_turns(first)}"
     )
-    notes = [
+    notes = any(row["network"] == "ResNet50" for row in timed) * [
         "PyTorch normalizes each microbatch of ResNet-50 by itself, so its losses differ between ways; a layout of "
         "mtf_hetero changes none."
     ]
