@@ -200,7 +200,8 @@ class Simulation:
 
     def waits_for(self, op: mtf.Operation, transfer: Transfer) -> bool:
         """Return whether a message of an operation is sent at once; small ones that no product awaits are joined."""
-        return op in self.awaited or transfer.bytes / transfer.messages > BUCKET_BYTES
+        is_awaited = op in self.awaited or (transfer.is_input and is_contraction(op))
+        return is_awaited or transfer.bytes / transfer.messages > BUCKET_BYTES
 
     def _arrivals(
         self,

@@ -23,8 +23,8 @@ class _Run:
     """An operation while the step runs.
 
     A cell is where its result is at once: one slot of a device, or all of them for a sum over the slots and for what
-    has no split dimension. Such a joint result waits for messages. Of any other operation, each slot waits for them
-    before it computes, since they are its inputs.
+    has no split dimension. Such a joint result waits for messages. Of any other operation, and for the addends of a
+    sum, each slot waits for them before it computes, since they are its inputs.
 
     Args:
       op: the operation.
@@ -56,10 +56,14 @@ class _Run:
         self.numbers: list[int] = []  # of the work of each slot
 
     def ends(self, transfer: Transfer) -> tuple[int, int]:
-        """Return the cells that a message comes from, and goes to."""
-        if self.is_joint or transfer.slots is None:
+        """Return the slots that a message comes from, and goes to; of a joint result, the devices."""
+        if transfer.slots is None or not self.is_between_slots(transfer):
             return transfer.source, transfer.target
         return transfer.slots
+
+    def is_between_slots(self, transfer: Transfer) -> bool:
+        """Return whether one slot waits for a message before it computes, and not the result of all."""
+        return not self.is_joint or (self.is_sum and transfer.is_input)
 
 
 class Turns:
@@ -99,11 +103,11 @@ class Turns:
             )
             for other in before:
                 other.readers.append(run)
-            for _, target in self._awaited_ends(run):
-                if run.is_joint:
-                    run.undone[target] += 1
-                else:
+            for is_between_slots, _, target in self._awaited_ends(run):
+                if is_between_slots:
                     run.missing[target] += 1
+                else:
+                    run.undone[target] += 1
             made |= dict.fromkeys(op.outputs, run)
             self._runs.append(run)
         devices = range(len(machines.devices))
@@ -116,9 +120,10 @@ class Turns:
         self._ready: list[list[int]] = [[] for _ in devices]  # work that belongs to no slot, done first
         self._computing = [False for _ in devices]
 
-    def _awaited_ends(self, run: _Run) -> list[tuple[int, int]]:
-        """Return the cells that each message that is sent at once comes from, and goes to."""
-        return [run.ends(transfer) for transfer in run.sent if self._simulation.waits_for(run.op, transfer)]
+    def _awaited_ends(self, run: _Run) -> list[tuple[bool, int, int]]:
+        """Return whether each message that is sent at once is between slots, and where it comes from and goes to."""
+        awaited = (transfer for transfer in run.sent if self._simulation.waits_for(run.op, transfer))
+        return [(run.is_between_slots(transfer), *run.ends(transfer)) for transfer in awaited]
 
     def _find_work(self, layout: Layout) -> slots.Work:
         """Return the work of the step: that of each slot for each operation, then the joint results."""
@@ -141,14 +146,15 @@ class Turns:
                 if is_split and run.seconds[slot]:
                     of_slots[number] = slot
                     heavy += [number] * is_contraction(run.op)
-            if not run.is_joint:
-                for source, target in self._awaited_ends(run):
+            own = {cell: frozenset(numbers) for cell, numbers in waiting.items()}
+            for is_between_slots, source, target in self._awaited_ends(run):
+                if is_between_slots:
                     waited[run.numbers[target]] |= read[source]
+                else:
+                    waiting[target] |= own[source]
+            if not run.is_joint:
                 results |= {(run, slot): number for slot, number in enumerate(run.numbers)}
                 continue
-            own = {cell: frozenset(numbers) for cell, numbers in waiting.items()}
-            for source, target in self._awaited_ends(run):
-                waiting[target] |= own[source]
             for cell, numbers in waiting.items():
                 results[run, cell] = len(waited)
                 waited.append(numbers)
@@ -180,8 +186,9 @@ class Turns:
         """Send what others need of a slot's inputs of an operation, all of which it has."""
         cell = run.cells[slot]
         run.unbegun[cell] -= 1
+        self._send(run, slot, now, between_slots=True)
         if not run.unbegun[cell] and not run.is_sum:
-            self._send(run, cell, now)
+            self._send(run, cell, now, between_slots=False)
         self._release(run, slot, now)
 
     def _release(self, run: _Run, slot: int, now: float) -> None:
@@ -232,17 +239,17 @@ class Turns:
         cell = run.cells[slot]
         run.uncomputed[cell] -= 1
         if not run.uncomputed[cell] and run.is_sum:
-            self._send(run, cell, now)
+            self._send(run, cell, now, between_slots=False)
         self._complete(run, cell, now)
 
-    def _send(self, run: _Run, cell: int, now: float) -> None:
+    def _send(self, run: _Run, end: int, now: float, *, between_slots: bool) -> None:
         for transfer in run.sent:
             source, target = run.ends(transfer)
-            if source != cell:
+            if source != end or run.is_between_slots(transfer) != between_slots:
                 continue
             if self._simulation.waits_for(run.op, transfer):
                 arrival = self._clocks.send(transfer, now)
-                self._at(arrival, functools.partial(self._complete if run.is_joint else self._release, run, target))
+                self._at(arrival, functools.partial(self._release if between_slots else self._complete, run, target))
             else:
                 self._clocks.send_together(transfer, now)
 

@@ -40,6 +40,8 @@ class Pipelines:
             return
         speeds = [1.0 / each for each in self._model.unsplit_seconds()]
         ends = divide_into_runs(self._work, count_crossing(self._model.operations, self._names), speeds)
+        if not _is_without_gaps([0, *ends, len(self._names)]):
+            return  # a device is too slow for the shortest run
         best = self._predict(ends, _FIRST)
         yield best
         if best[1].seconds > _NEAR * seconds:
@@ -62,7 +64,7 @@ class Pipelines:
         """Generate the ends of runs with one of them moved by one name."""
         for number, by in itertools.product(range(len(ends)), (-1, 1)):
             moved = [end + by * (i == number) for i, end in enumerate(ends)]
-            if all(a < b for a, b in itertools.pairwise([0, *moved, len(self._names)])):
+            if _is_without_gaps([0, *moved, len(self._names)]):
                 yield moved
 
     def _predict(self, ends: Sequence[int], slots: int) -> tuple[Layout, Timeline]:
@@ -82,6 +84,11 @@ class Pipelines:
             ]
         rules = [(name, AXIS) for name in self._names]
         return Layout([(AXIS, slots * self._count)], rules, (), sizes, {AXIS: [slots] * self._count})
+
+
+def _is_without_gaps(ends: Sequence[int]) -> bool:
+    """Return whether each run has a name."""
+    return all(one < other for one, other in itertools.pairwise(ends))
 
 
 def _find_names(model: Model) -> Sequence[str]:

@@ -125,7 +125,7 @@ HYBRID = {"layout": "hybrid", "mesh_shape": "data:2;model:2", "list_speed": "dat
         (HYBRID | {"dense_rounds": True}, ["outer_batch +\\d+ over data: ", "dense2/inputs +120 over model: 40, 80\n"]),
         (HYBRID | {"dense_rounds": False}, ["dense2/inputs +120 over model: 40, 80\n"]),
         ({"layout": "batch:rows;height:cols", "mesh_shape": "rows:2;cols:2"}, ["height +28 over cols: 14, 14\n"]),
-        ({"layout": "stages", "list_speed": "4,2,1,1"}, ["dense1/batch +\\d+ over all: 0, "]),
+        ({"layout": "stages", "list_speed": "4,2,1,1"}, ["  batch +50 over all: 0, 50, 0, 0\n"]),
     ],
     ids=["hybrid in rounds", "hybrid at once", "slices of augmented images", "stages"],
 )

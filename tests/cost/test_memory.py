@@ -326,6 +326,8 @@ def test_a_layout_with_slots_has_an_estimate_for_each_device():
 
     layout = mtf_hetero.Layout("all:3", "batch:all", slots={"all": [2, 1]})
     assert [estimate.weights for estimate in memory.estimate_layout(build, layout)] == [80, 80]
+    idle = mtf_hetero.Layout("all:2", "batch:all", sizes={"batch": [8, 0]})
+    assert memory.estimate_layout(build, idle)[1].weights == 0
 
 
 def test_what_tensorflow_itself_takes():

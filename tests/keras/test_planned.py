@@ -98,7 +98,7 @@ def test_what_does_not_fit_says_which_batch_does(model, batch):
     with pytest.raises(
         ShortOfMemoryError, match=r"nearest needs about .* on .* \(\d+ GB\), .*; add devices, or use a"
     ) as short:
-        plan(200_000)
+        plan(2_000_000)  # images of 25 GB
     largest = short.value.batch_size
     assert largest is not None
     found = plan(largest).plan

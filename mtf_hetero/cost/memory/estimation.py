@@ -98,9 +98,9 @@ def estimate(
         held[variable.device][variable.label] += variable.size_bytes
     runtime = _runtime_bytes(nodes, memories)
     return {
-        device: _estimate(peaks[device], held[device], runtime=runtime[device] if places.is_cpu(device) else 0)
+        device: _estimate(peaks.get(device, {}), held[device], runtime=runtime[device] if places.is_cpu(device) else 0)
         for device in in_use
-        if device in peaks
+        if device in peaks or device in devices
     }
 
 

@@ -25,7 +25,7 @@ from mtf_hetero.layers import DrawOperation
 from mtf_hetero.layout import Layout
 from mtf_hetero.ops.traits import find_traits
 
-Fraction: TypeAlias = Callable[[Sequence[str]], float]
+Fraction: TypeAlias = Callable[..., float]
 _ELEMENTWISE = (
     mtf.AddOperation,
     mtf.BinaryOpWithBroadcasting,
@@ -85,11 +85,16 @@ class Footprint:
 
         def find_peak(number: int, fraction: Fraction) -> int:
             own = own_slots.get(number, (number,))
-            nodes = []
+            nodes, parts = list[Node](), list[float]()
             for node, names, there, added in zip(self._nodes, self._names, computing, addends, strict=True):
                 has_part = (there is None or any(there[pnum] for pnum in own)) and all(map(fraction, added))
+                part = fraction(names) * has_part
+                if part and not all(parts[x] for x in _shared(node)):  # its input was another device's, and is received
+                    part = fraction(names, max(in_progress, default=None))  # so many slots send ahead
+                    node = dataclasses.replace(node, outputs=tuple(map(_unshared, node.outputs)))
+                parts.append(part)
                 is_held = bool(added) and len(own) > 1  # the total, from the first slot to the last
-                nodes.append(_scaled(node, fraction(names) * has_part, is_held=is_held))
+                nodes.append(_scaled(node, part, is_held=is_held))
             return sum(self._peak(nodes).values())
 
         return _map_devices(layout, devices, in_progress, find_peak)
@@ -129,17 +134,18 @@ def _map_devices(
 
 def _fraction(
     places: Sequence[Sequence[int]],
-    bound: int,
+    in_progress: int,
     fractions: Mapping[str, tuple[int, Mapping[int, float]]],
     names: Sequence[str],
+    bound: int | None = None,
 ) -> float:
-    """Return the part that the largest slots of a device have of a tensor, so many as are in progress."""
+    """Return the part that the largest slots of a device have of a tensor, so many as a bound; None: in progress."""
     own = [fractions[name] for name in names if name in fractions]
     if len(places) == 1:
         return math.prod(parts[places[0][axis]] for axis, parts in own)
     blocks = {tuple(at[axis] for axis, _ in own) for at in places}
     sizes = (math.prod(parts[at] for at, (_, parts) in zip(block, own, strict=True)) for block in blocks)
-    return math.fsum(heapq.nlargest(bound, sizes))
+    return math.fsum(heapq.nlargest(in_progress if bound is None else bound, sizes))
 
 
 def _find_addends(op: mtf.Operation, layout: Layout) -> list[Sequence[str]]:
@@ -151,6 +157,15 @@ def _find_addends(op: mtf.Operation, layout: Layout) -> list[Sequence[str]]:
 
 def _is_split(tensors: Iterable[mtf.Tensor], layout: Layout) -> bool:
     return any(layout.axis_of(dim) is not None for x in tensors for dim in x.shape.dims)
+
+
+def _shared(node: Node) -> list[int]:
+    """Return the nodes whose buffers the outputs of a node share."""
+    return [node.inputs[output.alias][0] for output in node.outputs if output.alias is not None]
+
+
+def _unshared(output: Output) -> Output:
+    return dataclasses.replace(output, alias=None)
 
 
 def _scaled(node: Node, fraction: float, *, is_held: bool) -> Node:

@@ -26,6 +26,7 @@ class Transfer(NamedTuple):
       messages: the number of messages in which it comes, in a Sample: the source stands for so many.
       times: the factor by which a source sends more than a target receives, in a Sample.
       slots: the slots of the two devices that send and receive it; None without slots.
+      is_input: with slots, whether the operation reads it; False: it is made within the operation, as an addend is.
     """
 
     source: int
@@ -35,6 +36,7 @@ class Transfer(NamedTuple):
     messages: int = 1
     times: float = 1.0
     slots: tuple[int, int] | None = None
+    is_input: bool = False
 
     def ends_seconds(self, seconds_of: Callable[[float], float]) -> float:
         """Return the seconds of all messages that the target receives.
@@ -160,11 +162,12 @@ def _transfers(sketch: Sketch, roots: Iterable[Value]) -> tuple[Transfer, ...]:
         for x in reader.reads:
             if x.processor == target or CHIEF in (x.processor, target) or (x, target) in sent:
                 continue
-            if crowd is None:
-                slots = (x.slot, reader.slot) if sketch.layout.slots else None
-                sent[x, target] = Transfer(x.processor, target, x.size_bytes, reader.operation, slots=slots)
-            else:
+            transfer = Transfer(x.processor, target, x.size_bytes, reader.operation)
+            if crowd is not None:
                 source = crowd.senders[x.processor]
                 size, times = x.size_bytes * x.count, crowd.members[target] / crowd.members[source]
-                sent[x, target] = Transfer(source, target, size, reader.operation, x.count, times)
+                transfer = transfer._replace(source=source, bytes=size, messages=x.count, times=times)
+            if sketch.layout.slots:
+                transfer = transfer._replace(slots=(x.slot, reader.slot), is_input=x.operation != reader.operation)
+            sent[x, target] = transfer
     return tuple(sent.values())
