@@ -135,12 +135,12 @@ def _explain(planned: "Planned", *, progress: bool) -> list[str]:
     from mtf_hetero.planner import explain, show
 
     about = planned.graph, planned.machines, planned.plan
-    if planned.plan.layout.slots:
-        parts = [show.turns(planned.plan)]
-    elif len(planned.plan.devices) > 1:
-        parts = [show.alternatives(explain.explain(*about, progress=progress))]
-    else:
+    if len(planned.plan.devices) == 1:
         parts = [show.costs(explain.layer_costs(*about))]
+    elif planned.plan.layout.slots:
+        parts = [show.turns(planned.plan)]
+    else:
+        parts = [show.alternatives(explain.explain(*about, progress=progress))]
     return [*parts, show.left_out_table(planned.others)] if planned.others else parts
 
 

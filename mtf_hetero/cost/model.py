@@ -87,7 +87,7 @@ class Model:
     def _enter(self, machines: Machines, crowds: tuple[Crowd, ...]) -> None:
         self.crowds, self.crowd = crowds, mesh_crowd(crowds)
         self._samples: dict[tuple, Sample] = {}
-        self._sent: dict[tuple, tuple[transfers.Transfer, ...]] = {}
+        self._messages: dict[tuple, transfers.Messages] = {}
         self._set_machines(machines)
 
     def _set_machines(self, machines: Machines) -> None:
@@ -134,11 +134,9 @@ class Model:
             compute = functools.partial(self._present_seconds, layout=layout, residents=residents)
         if not layout.slots:
             return self._step.simulation.run(self.shown, compute, self.sent(layout))
-        places = layout.places
-        sent = (t._replace(source=places[t.source], target=places[t.target]) for t in self.sent(layout))
-        turns = Turns(self._step.simulation, self.shown, layout, compute, tuple(sent))
-        self._in_progress[layout] = turns.bounds
-        return turns.timeline()
+        turns = Turns(self._step.simulation, self.shown, layout, compute, self._find_messages(layout, None))
+        timeline, self._in_progress[layout] = turns.run()
+        return timeline
 
     def _residents(self, layout: Layout) -> Residents:
         return self._step.part(self.operations).residents(layout)
@@ -179,12 +177,14 @@ class Model:
         Raises:
           CannotSplitError: as of `timeline`.
         """
-        layout = self.priced(layout)
+        return self._find_messages(self.priced(layout), operations).sent
+
+    def _find_messages(self, layout: Layout, operations: Sequence[mtf.Operation] | None) -> transfers.Messages:
         operations = self.operations if operations is None else tuple(operations)
         key = operations, layout.mesh_shape, layout.rules, layout.sizes, layout.slots
-        if key not in self._sent:
-            self._sent[key] = self._step.part(operations).sent(layout)
-        return self._sent[key]
+        if key not in self._messages:
+            self._messages[key] = self._step.part(operations).messages(layout)
+        return self._messages[key]
 
     def exact(self, layout: Layout) -> Layout:
         """Return a layout with the exact size of each dimension that it splits, by the largest of its extents."""

@@ -8,12 +8,12 @@ import collections
 import functools
 import heapq
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from mtf_hetero._compat import mtf
 from mtf_hetero.cost.machines import Machines
 from mtf_hetero.cost.timeline import Clocks, Simulation, Span, Timeline, group_by_operation
-from mtf_hetero.cost.transfers import Transfer
+from mtf_hetero.cost.transfers import Messages, Transfer
 from mtf_hetero.layout import Layout
 from mtf_hetero.mesh.traffic import slots
 from mtf_hetero.ops.traits import find_traits, is_contraction
@@ -32,6 +32,7 @@ class _Run:
       is_joint: whether the slots of a device have the result at once.
       seconds: that each slot computes.
       sent: the messages that it causes.
+      joins: the devices on which each slot needs the inputs of all.
       unread: the number of operations whose results it reads.
     """
 
@@ -42,13 +43,16 @@ class _Run:
         is_joint: bool,
         seconds: Sequence[float],
         sent: Sequence[Transfer],
+        joins: Collection[int],
         unread: int,
     ) -> None:
         self.op, self.seconds, self.sent, self.is_joint = op, seconds, sent, is_joint
         self.is_sum = is_joint and find_traits(op).leaves_sums
         self.cells = places if is_joint else range(len(places))
         self.unread = [unread] * len(places)  # results that each slot lacks
-        self.missing = [1] * len(places)  # for each slot: all results, and messages
+        self.joined = {device: [slot for slot, other in enumerate(places) if other == device] for device in joins}
+        self.unjoined = {device: len(own) for device, own in self.joined.items()}  # slots that lack inputs
+        self.missing = [1 + (device in joins) for device in places]  # for each slot: all results, and messages
         self.unbegun = collections.Counter(self.cells)  # slots of each cell that lack inputs
         self.undone = collections.Counter(self.cells)  # slots of each cell, and messages that it waits for
         self.uncomputed = collections.Counter(self.cells)
@@ -74,10 +78,7 @@ class Turns:
       machines: the devices.
       layout: with slots, on a mesh of one axis.
       seconds_of: from an operation to the seconds that each slot computes for it.
-      sent: all messages of the step, between devices.
-
-    Attributes:
-      bounds: how many slots each device has in progress.
+      messages: all of the step.
     """
 
     def __init__(
@@ -86,21 +87,25 @@ class Turns:
         machines: Machines,
         layout: Layout,
         seconds_of: Callable[[mtf.Operation], Sequence[float]],
-        sent: Sequence[Transfer],
+        messages: Messages,
     ) -> None:
-        self._simulation, self._machines, self._sent, self._places = simulation, machines, tuple(sent), layout.places
+        self._simulation, self._machines, self._places = simulation, machines, layout.places
+        places = layout.places
+        self._sent = tuple(x._replace(source=places[x.source], target=places[x.target]) for x in messages.sent)
         self._clocks, self._spans = Clocks(machines), list[Span]()
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._numbers = itertools.count()
         self._runs: list[_Run] = []
         self._parts: dict[int, tuple[_Run, int]] = {}  # {number of its work: a run and a slot}
         made: dict[mtf.Tensor, _Run] = {}
-        by_operation = group_by_operation(sent)
+        by_operation, joins = group_by_operation(self._sent), collections.defaultdict[str, set[int]](set)
+        for name, processor in messages.joins:
+            joins[name].add(places[processor])
         for op in simulation.operations:
             before = list(dict.fromkeys(made[x] for x in op.inputs if x in made))
-            run = _Run(
-                op, layout.places, not _is_split(op.outputs, layout), seconds_of(op), by_operation[op.name], len(before)
-            )
+            is_joint = not _is_split(op.outputs, layout)
+            joined = () if is_joint else joins[op.name]
+            run = _Run(op, places, is_joint, seconds_of(op), by_operation[op.name], joined, len(before))
             for other in before:
                 other.readers.append(run)
             for is_between_slots, _, target in self._awaited_ends(run):
@@ -113,10 +118,9 @@ class Turns:
         devices = range(len(machines.devices))
         work = self._find_work(layout)
         bounds, self._members = slots.find_bounds(work), work.members
-        self.bounds = tuple(bounds.get(device, 1) for device in devices)
         self._left = collections.Counter(work.members.values())  # work of each slot that is not done
         of_devices = [{slot for device, slot in self._left if device == own} for own in devices]
-        self._turns = list(map(slots.Turns, of_devices, self.bounds))
+        self._turns = [slots.Turns(own, bounds.get(device, 1)) for device, own in zip(devices, of_devices, strict=True)]
         self._ready: list[list[int]] = [[] for _ in devices]  # work that belongs to no slot, done first
         self._computing = [False for _ in devices]
 
@@ -135,6 +139,9 @@ class Turns:
                 before[reader].append(run)
             is_split = _is_split((*run.op.inputs, *run.op.outputs), layout)
             read = [{results[other, other.cells[slot]] for other in before[run]} for slot in range(len(self._places))]
+            for device, own in run.joined.items():
+                _wait_for_all(own, read, waited)
+                devices.append(device)
             waiting: dict[int, set[int]] = collections.defaultdict(set)  # {cell: all that its result waits for}
             for slot, device in enumerate(self._places):
                 number = len(waited)
@@ -165,8 +172,8 @@ class Turns:
         run, slot = self._parts[number]
         return run.seconds[slot]
 
-    def timeline(self) -> Timeline:
-        """Return the timeline of the step."""
+    def run(self) -> tuple[Timeline, tuple[int, ...]]:
+        """Return the timeline of the step, and how many slots each device has in progress at once."""
         for run in self._runs:
             if not run.unread[0]:
                 for slot in range(len(self._places)):
@@ -177,7 +184,8 @@ class Turns:
             act(now)
             self._begin_all(now)
         spans = sorted(self._spans, key=lambda span: (span.device, span.begin))
-        return Timeline(tuple(spans), self._machines.step_seconds + self._clocks.finish(), self._sent)
+        timeline = Timeline(tuple(spans), self._machines.step_seconds + self._clocks.finish(), self._sent)
+        return timeline, tuple(max(1, turns.most) for turns in self._turns)
 
     def _at(self, time: float, act: Callable[[float], None]) -> None:
         heapq.heappush(self._events, (time, next(self._numbers), act))
@@ -186,7 +194,14 @@ class Turns:
         """Send what others need of a slot's inputs of an operation, all of which it has."""
         cell = run.cells[slot]
         run.unbegun[cell] -= 1
-        self._send(run, slot, now, between_slots=True)
+        joined = run.joined.get(self._places[slot], [])
+        if joined:
+            run.unjoined[self._places[slot]] -= 1
+        if not (joined and run.unjoined[self._places[slot]]):
+            for each in joined or [slot]:
+                self._send(run, each, now, between_slots=True)
+            for each in joined:
+                self._release(run, each, now)
         if not run.unbegun[cell] and not run.is_sum:
             self._send(run, cell, now, between_slots=False)
         self._release(run, slot, now)
@@ -264,6 +279,14 @@ class Turns:
                     reader.unread[slot] -= 1
                     if not reader.unread[slot]:
                         self._arrive(reader, slot, now)
+
+
+def _wait_for_all(own: Sequence[int], read: list[set[int]], waited: list[set[int]]) -> None:
+    """Have some slots wait for an operation without work, which waits for all that these slots read."""
+    number = len(waited)
+    waited.append(set().union(*(read[slot] for slot in own)))
+    for slot in own:
+        read[slot] = {number}
 
 
 def _is_split(tensors: Iterable[mtf.Tensor], layout: Layout) -> bool:

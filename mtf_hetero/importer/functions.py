@@ -13,7 +13,7 @@ from mtf_hetero.importer.divided import Divided, Place
 from mtf_hetero.importer.tracing import Traced
 from mtf_hetero.importer.verifying import Verification, Verify, check_verify
 from mtf_hetero.placement.placer import Placer
-from mtf_hetero.placement.request import AUTO, LayoutLike, SlotsLike, SpeedLike, WorkersLike
+from mtf_hetero.placement.request import AUTO, LayoutLike, MemoryLike, SlotsLike, SpeedLike, WorkersLike
 from mtf_hetero.training.steps import Changes, Policy
 
 
@@ -27,6 +27,7 @@ def function(
     list_speed: SpeedLike = None,
     slots: SlotsLike = None,
     measure_seconds: float | None = None,
+    memory_limit: MemoryLike = None,
     wait_for_workers: float | str | bool = 60.0,
     min_workers: int = 1,
     rebalance: float | str = AUTO,
@@ -53,6 +54,8 @@ def function(
       slots: of a named layout or rules: each device computes so many parts of its part one after another, 4 or one
         number per device, [4, 2]. It holds the activations of one part at a time. None: one.
       measure_seconds: that "auto" may take before the first step; None: 30, or 2 % of `steps`, up to 120.
+      memory_limit: gigabytes that each device may use, [16, 8], for "auto". If a step does not fit at once, it is
+        computed in parts, in a pipeline, or on more devices. None: what TensorFlow reports of GPUs.
       wait_for_workers: seconds to wait for a lost worker. Steps are then taken without it, and with it again once it
         answers; the caller sees each step once. "forever": to wait on; False: the loss of a worker is an error.
       min_workers: to wait on for lost workers if fewer than these are left.
@@ -84,7 +87,13 @@ def function(
     policy = Policy.parse(wait_for_workers, min_workers, rebalance)
     request = placement.load(
         placement.Request(
-            layout, list_speed, devices=devices, workers=workers, measure_seconds=measure_seconds, slots=slots
+            layout,
+            list_speed,
+            devices=devices,
+            workers=workers,
+            measure_seconds=measure_seconds,
+            memory_limit=memory_limit,
+            slots=slots,
         )
     )
     cluster = placement.requested_cluster(request)

@@ -18,7 +18,7 @@ from mtf_hetero.keras.joining import Joining
 from mtf_hetero.keras.keeping import Keeper
 from mtf_hetero.keras.loop import Loop
 from mtf_hetero.placement.placer import Placer
-from mtf_hetero.placement.request import AUTO, LayoutLike, SlotsLike, SpeedLike, WorkersLike
+from mtf_hetero.placement.request import AUTO, LayoutLike, MemoryLike, SlotsLike, SpeedLike, WorkersLike
 from mtf_hetero.training.steps import Changes, Policy
 
 
@@ -37,6 +37,7 @@ def fit(
     list_speed: SpeedLike = None,
     slots: SlotsLike = None,
     measure_seconds: float | None = None,
+    memory_limit: MemoryLike = None,
     wait_for_workers: float | str | bool = 60.0,
     min_workers: int = 1,
     rebalance: float | str = AUTO,
@@ -70,6 +71,8 @@ def fit(
         number per device, [4, 2]. It accumulates gradients, and holds the activations of a part at a time.
       measure_seconds: that "auto" may take to measure, plan and try before the first step; None: 30, or 2 % of a
         long training, up to 120.
+      memory_limit: gigabytes that each device may use, [16, 8], for "auto". If the whole batch does not fit, it is
+        computed in parts, in a pipeline of layers, or on more devices. None: what TensorFlow reports of GPUs.
       wait_for_workers: seconds that training waits for a lost worker. It then continues without it, from a copy of the
         state in this process. "forever": it waits on; False: the loss of a worker is an error.
       min_workers: training waits on for lost workers if fewer than these are left.
@@ -98,7 +101,13 @@ def fit(
       >>> history = mtf_hetero.keras.fit(model, (images, labels), epochs=5, devices=["gpu:0", "gpu:1"])
     """
     request = placement.Request(
-        layout, list_speed, devices=devices, workers=workers, measure_seconds=measure_seconds, slots=slots
+        layout,
+        list_speed,
+        devices=devices,
+        workers=workers,
+        measure_seconds=measure_seconds,
+        memory_limit=memory_limit,
+        slots=slots,
     )
     check_runs(model, "train", "test")
     policy = Policy.parse(wait_for_workers, min_workers, rebalance)

@@ -234,10 +234,10 @@ def place(
       ValueError: a layout that does not fit the step or the devices.
       NotImplementedError: it splits a dimension that an operation needs whole.
     """
-    layout = request.layout
-    # One device has no choice of a layout, so the graph need not be built; but rules of the user are checked
-    is_name = isinstance(layout, str) and ":" not in layout
-    if len(cluster.devices) == 1 and machines is None and is_name and request.slots is None:
+    layout, limits = request.layout, request.memory_bytes(cluster.devices)
+    # One device has no choice but the number of parts, so the graph need not be built; but the user's rules are checked
+    is_single = len(cluster.devices) == 1 and machines is None and not limits
+    if is_single and isinstance(layout, str) and ":" not in layout and request.slots is None:
         return Placement(cluster, ALONE if layout == AUTO else requested_mesh(request, cluster.devices))
     if graph is None:
         with tf.Graph().as_default():
@@ -254,7 +254,7 @@ def place(
     if not request.is_measured:
         assert split is not None
         return Placement(cluster, split)
-    if len(cluster.devices) == 1 and machines is None:
+    if is_single:
         return Placement(cluster, ALONE)
     measured = None if split is None else {name for name, _ in split.rules}
     if machines is not None:

@@ -25,6 +25,7 @@ LayoutLike: TypeAlias = "str | os.PathLike[str] | Layout | Plan"
 WorkersLike: TypeAlias = "str | Sequence[str] | Cluster | LocalCluster | None"
 SpeedLike: TypeAlias = str | Sequence[float] | None
 SlotsLike: TypeAlias = int | str | Sequence[int] | None
+MemoryLike: TypeAlias = float | str | Sequence[float] | None  # gigabytes
 AUTO = "auto"
 AXIS = "all"  # the mesh axis, if the user names none
 EVEN = "even"
@@ -49,7 +50,7 @@ class Request:
         Cluster or an entered LocalCluster: its workers; None: those that the environment names, if any.
       port: of this process, to which workers connect; None: any free one.
       local_cluster: cores of each worker to start on this machine, "1.0,0.5"; None: none is started.
-      memory_limit: gigabytes that each device may use, "16,8,8"; None: what TensorFlow reports.
+      memory_limit: gigabytes that each device may use, [16, 8, 8] or "16,8,8"; None: what TensorFlow reports.
       measure_seconds: time limit for measuring, planning and trials; None: as of `auto.choose`.
       slots: of each device, 4 or [4, 2] or "4,2": it computes so many parts of its part one after another, which keeps
         less in memory at a time; None: one.
@@ -71,7 +72,7 @@ class Request:
     workers: Any = None
     port: int | None = None
     local_cluster: str | None = None
-    memory_limit: str | Numbers | None = None
+    memory_limit: "MemoryLike | Numbers" = None
     measure_seconds: float | None = None
     dense_shares: str | Numbers | None = None
     slots: "SlotsLike | Numbers" = None
@@ -93,8 +94,11 @@ class Request:
         self._check_port()
         object.__setattr__(self, "list_speed", self._convert_to_speeds())
         for name in ("dense_shares", "memory_limit"):
-            if isinstance(text := getattr(self, name), str):
-                object.__setattr__(self, name, Numbers({AXIS: self._numbers(name, text)}, text))
+            given = getattr(self, name)
+            if given is not None and not isinstance(given, Numbers):
+                values = given.split(",") if isinstance(given, str) else given
+                values = values if isinstance(values, Sequence) else [values]
+                object.__setattr__(self, name, Numbers({AXIS: self._numbers(name, values)}, given))
         object.__setattr__(self, "slots", self._convert_to_slots())
         self._check_speeds()
         self._check_measured()
@@ -373,15 +377,15 @@ class Request:
                 raise ValueError(
                     f"{self.quote('list_speed')}: it names axis {axis!r} twice; write AXIS:70,25,5;AXIS:2,1"
                 )
-            of_axis[axis] = self._numbers("list_speed", numbers_of_axis)
+            of_axis[axis] = self._numbers("list_speed", numbers_of_axis.split(","))
         return Numbers(of_axis, speeds)
 
-    def _numbers(self, field: str, text: str) -> tuple[float, ...]:
+    def _numbers(self, field: str, values: Sequence[str | float]) -> tuple[float, ...]:
         found = []
-        for part in text.split(","):
+        for part in values:
             try:
                 found.append(float(part))
-            except ValueError:
+            except (TypeError, ValueError):
                 raise ValueError(
                     f"{self.quote(field)}: {part!r} is not a number; give one per processor, as in 70,25,5"
                 ) from None

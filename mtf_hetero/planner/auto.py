@@ -43,6 +43,7 @@ _CPU, _GPU = 5e10, 5e12  # floating-point operations a second, if nothing is mea
 _LAST_WORDS = 2.0  # times the seconds to build the graph: reserved to build it, and to describe the choice
 _FIRST = "first alone"  # the candidate with the first figure's device, if another is measured to be faster
 _UNTRIED = "there was no time to try it"
+_TOO_LARGE = "the whole batch does not fit"
 Recipe = Callable[[mtf.Graph, Sequence[float]], Layout]  # from a graph and the devices' speeds
 
 
@@ -153,10 +154,10 @@ class _Search:
         kinds = complete(self.cluster.devices)
         rates = self.rates or {name: _CPU if device.is_cpu else _GPU for name, device in kinds.items()}
         machines = calibration.unmeasured(self.cluster, rates).with_memory(self.memory_bytes)
-        found = self._alone(machines, quick.fastest(rates), reason)
-        return found or Choice(
-            PLAN, {PLAN: find_fitting(self.build, machines, names=self.names)}, machines, {}, _UNTRIED
-        )
+        if found := self._alone(machines, quick.fastest(rates), reason):
+            return found
+        plan = find_fitting(self.build, machines, names=self.names)
+        return Choice(PLAN, {PLAN: plan}, machines, {}, _UNTRIED if len(machines.devices) > 1 else _TOO_LARGE)
 
     def _alone(self, machines: Machines, device: str, reason: str) -> Choice | None:
         """Return a device alone, if the step fits there."""

@@ -99,10 +99,10 @@ def describe_choice(found: Choice) -> str:
     plan, devices = found.plan, list(map(shorten, found.plan.devices))
     reason = f"; {found.reason}" if found.reason else ""
     if len(devices) == 1:
-        return f"Layout: {devices[0]} alone{reason or _compare_split(found)}"
+        return f"Layout: {devices[0]} alone{plan.parts_text}{reason or _compare_split(found)}"
     text = f"Layout: {describe_split(plan) or found.name} on {_describe_devices(devices)}; "
     if ALONE not in found.candidates:
-        return f"{text}no device alone has the memory{reason}"
+        return f"{text}no device alone has the memory for the whole batch{reason}"
     alone = found.candidates[ALONE]
     predicted = f"predicted {alone.seconds / plan.seconds:.2f}x"
     if not found.trials:
@@ -140,7 +140,7 @@ def describe_split(plan: Plan) -> str:
       >>> describe_split(plan)
       'batch 22+10 of 32 and 2 more splits'
     """
-    if plan.layout.slots:
+    if plan.is_pipeline:
         return f"a pipeline of {plan.parts} parts of the batch"
     splits: list[list[LayerPlan]] = []
     for layer in sorted(plan.layers, key=_work, reverse=True):
@@ -157,7 +157,7 @@ def describe_split(plan: Plan) -> str:
     short = first.rpartition("/")[2]
     axis = f" over {plan.layout.axis_name_of(first)}" if len(plan.layout.mesh_shape) > 1 else ""
     more = f" and {len(splits) - 1} more split{'s' if len(splits) > 2 else ''}" if len(splits) > 1 else ""
-    return f"{first if short.isdecimal() else short} {sizes_text(sizes)} of {sum(sizes)}{axis}{more}"
+    return f"{first if short.isdecimal() else short} {sizes_text(sizes)} of {sum(sizes)}{axis}{more}{plan.parts_text}"
 
 
 def _work(layer: LayerPlan) -> float:

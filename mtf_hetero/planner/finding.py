@@ -23,9 +23,9 @@ from mtf_hetero.layout import CannotSplitError, Layout
 from mtf_hetero.planner import search
 from mtf_hetero.planner import space as space_lib
 from mtf_hetero.planner.candidate import Candidate
-from mtf_hetero.planner.pipelines import MOST_DEVICES, Pipelines
 from mtf_hetero.planner.plan import Plan
 from mtf_hetero.planner.refine import EVALUATIONS, Sizes, refine
+from mtf_hetero.planner.slotted import MOST_DEVICES, Slotted
 from mtf_hetero.planner.space import WHOLE, Menus, Space, Split, Splits
 from mtf_hetero.planner.spaces import Spaces
 
@@ -93,17 +93,26 @@ class Finder:
             grids = [shape for count in counts for shape in space_lib.mesh_shapes(count)]
             for candidate in self._on_grids(order, grids, self._least_seconds):
                 self._enter(candidate)
-            for count in counts:
-                for candidate in self._in_stages(order[:count]) if count <= MOST_DEVICES else ():
+            for numbers in self._orders(order, counts):
+                for candidate in self._in_slots(numbers):
                     self._enter(candidate)
         return self._finished(alone)
+
+    def _orders(self, order: Sequence[int], counts: Sequence[int]) -> Iterator[tuple[int, ...]]:
+        """Generate few devices in an order: the fastest; if memory is short, one alone, and those with most of it."""
+        orders = [order, *[self._by_memory(order)] * self._is_short]
+        few = [count for count in (*[1] * self._is_short, *counts) if count <= MOST_DEVICES]
+        yield from {frozenset(devices[:count]): tuple(devices[:count]) for count in few for devices in orders}.values()
+
+    def _by_memory(self, order: Sequence[int]) -> list[int]:
+        limits = [machine.memory_bytes or math.inf for machine in self._machines.devices]
+        return sorted(order, key=limits.__getitem__, reverse=True)
 
     def _sets(self, order: Sequence[int], counts: Sequence[int]) -> Iterator[tuple[int, ...]]:
         """Generate the sets of devices to search for: the fastest, and if memory is short, those with most of it."""
         yield from (tuple(sorted(order[:count])) for count in counts)
         if self._is_short:
-            limits = [machine.memory_bytes or math.inf for machine in self._machines.devices]
-            by_memory = sorted(order, key=limits.__getitem__, reverse=True)
+            by_memory = self._by_memory(order)
             yield from (tuple(sorted(by_memory[:count])) for count in {*counts, max(2, len(order) - 1)})
 
     def plan_of_names(self, names: Collection[str]) -> Plan:
@@ -197,14 +206,13 @@ class Finder:
         if likely is not None and likely.seconds < _NEAR * seconds:
             yield from self._searched(likely.space, likely.space.menus())
 
-    def _in_stages(self, order: Sequence[int]) -> Iterator[Candidate]:
-        """Generate pipelines on devices in this order, and in the reverse one."""
-        for numbers in (order, order[::-1]):
-            model = self._spaces.unsampled_model(self._machines.only(numbers))
-            space = Space(model)
-            for layout, timeline in Pipelines(model).list_fast(self._least_seconds):
-                self._note()
-                yield Candidate(space, layout, timeline, 0.0)
+    def _in_slots(self, numbers: Sequence[int]) -> Iterator[Candidate]:
+        """Generate layouts with slots on devices in this order."""
+        model = self._spaces.unsampled_model(self._machines.only(numbers))
+        space = Space(model)
+        for layout, timeline in Slotted(model, is_short=self._is_short).list_fast(lambda: self._least_seconds):
+            self._note()
+            yield Candidate(space, layout, timeline, 0.0)
 
     def _searched(self, space: Space, menus: Menus) -> list[Candidate]:
         """Return the different candidates that a search finds at each of the prices; none if none is allowed."""

@@ -171,6 +171,17 @@ class Plan:
         """The number of parts in which a device computes its examples, one after another; 1 without slots."""
         return max((count for _, slots in self.layout.slots for count in slots), default=1)
 
+    @property
+    def is_pipeline(self) -> bool:
+        """Return whether devices compute other layers than others do, one part of the batch after another."""
+        users = {tuple(map(bool, sizes)) for _, sizes in self.layout.without_slots().sizes}
+        return self.parts > 1 and len(users) > 1
+
+    @property
+    def parts_text(self) -> str:
+        """Return ", in 4 parts" where devices compute their examples so; "" without parts, and of a pipeline."""
+        return f", in {self.parts} parts" if self.parts > 1 and not self.is_pipeline else ""
+
     def check(self, dims: Iterable[Dim], devices: Iterable[str]) -> None:
         """Raise an error unless the plan is for a graph with these dimensions, and for these devices.
 

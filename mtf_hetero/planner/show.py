@@ -31,6 +31,10 @@ A device computes its layers for one part of the batch after another. It waits
 until the first part arrives, and at the end for the last ones; more parts make
 that shorter, and each product smaller. What reads the whole batch, such as
 batch normalization, waits for all parts."""
+_ACCUMULATED = """\
+A device computes one part of its examples after another, and frees the memory
+of each for the next. It adds up the gradients of all parts. Fewer parts would
+not fit, or take longer."""
 _NO_OTHER_WAY = """\
 No layer can be split in another way by itself: layers share the dimensions that
 are split, such as the batch. busy: what the slowest device computes. sends: how
@@ -260,7 +264,7 @@ def _difference(layer: LayerAlternatives, way: str) -> str:
 
 
 def turns(plan: Plan) -> str:
-    """Return a table of the stages of a pipeline: their layers, and how long each device computes, waits and sends."""
+    """Return a table of a plan with slots: the layers of each device, and how long it computes, waits and sends."""
     rows = [("device", "layers", "computes", "waits", "sends")]
     for number, device in enumerate(plan.devices):
         layers = [layer for layer in working_layers(plan) if layer.seconds[number] or layer.sent_bytes[number]]
@@ -269,7 +273,7 @@ def turns(plan: Plan) -> str:
         sent = sum(layer.sent_bytes[number] for layer in plan.layers)
         waits = seconds_text(max(0.0, plan.seconds - busy))
         rows.append((device, span_text(own) if own else "", seconds_text(busy), waits, bytes_text(sent)))
-    return f"{_table(rows, '<<')}\n\n{_TURNS}"
+    return f"{_table(rows, '<<')}\n\n{_TURNS if plan.is_pipeline else _ACCUMULATED}"
 
 
 def _ms(seconds: float) -> float:

@@ -45,11 +45,11 @@ def sentence(plan: Plan) -> str:
     """
     device, alone = plan.alone
     if len(plan.devices) == 1:
-        return f"Use {plan.devices[0]} alone: {seconds_text(plan.seconds)} per step."
-    how = f"Pipeline of {plan.parts} parts of the batch" if plan.layout.slots else "Split"
-    split = f"{how} over {names_text(plan.devices)}: {seconds_text(plan.seconds)} per step"
+        return f"Use {plan.devices[0]} alone{plan.parts_text}: {seconds_text(plan.seconds)} per step."
+    how = f"Pipeline of {plan.parts} parts of the batch" if plan.is_pipeline else "Split"
+    split = f"{how} over {names_text(plan.devices)}{plan.parts_text}: {seconds_text(plan.seconds)} per step"
     if not plan.alone_fits:
-        return f"{split}. No device alone has the memory."
+        return f"{split}. No device alone has the memory for the whole batch."
     if abs(alone - plan.seconds) <= _EQUAL * plan.seconds:
         return f"{split}, as fast as {device} alone."
     word, ratio = ("faster", alone / plan.seconds) if plan.seconds < alone else ("slower", plan.seconds / alone)

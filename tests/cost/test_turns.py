@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from mtf_hetero import Layout, mtf, tf
+from mtf_hetero import Layout, layers, mtf, tf
 from mtf_hetero.cost import memory
 from mtf_hetero.cost.links import Link
 from mtf_hetero.cost.machines import Machine, Machines
@@ -130,12 +130,23 @@ def test_no_slot_goes_on_before_what_joins_all():
     assert model.seconds(stages(8)) > 0.8 * alone
 
 
+@pytest.mark.parametrize("device_count", [1, 2])
+def test_no_slot_goes_on_within_an_operation_that_needs_all(device_count):
+    """A batch norm is one operation: in front of it, all slots of all devices are in memory."""
+    width = mtf.Dimension("width", WIDTH)
+    with tf.Graph().as_default():
+        x = images(width)
+        y = mtf.einsum([x, mtf.get_variable(x.mesh, "w", mtf.Shape([width, mtf.Dimension("hidden", WIDTH)]))])
+        model = Model(train(layers.batch_norm(y, training=True)), machines(*[1] * device_count))
+    assert min(model.slots_in_progress(model.exact(batch(*[8] * device_count)))) >= 8
+
+
 def test_a_device_updates_what_it_holds(graph):
     """Each device of two stages updates its own weights alone, once for all its slots."""
     slow_memory = Machines(tuple(Machine(f"cpu:{n}", 1e18, 1e6, operation_seconds=0.0) for n in range(2)), FAST)
     timeline = Model(graph, slow_memory).timeline(stages(4))
-    layers = [{span.layer for span in timeline.spans if span.device == device} for device in range(2)]
-    assert layers[0].isdisjoint({"in2", "out2", "in3", "out3"}) and layers[1].isdisjoint({"in0", "out0", "in1", "out1"})
+    own = [{span.layer for span in timeline.spans if span.device == device} for device in range(2)]
+    assert own[0].isdisjoint({"in2", "out2", "in3", "out3"}) and own[1].isdisjoint({"in0", "out0", "in1", "out1"})
 
 
 def test_messages_say_for_which_slots_they_are(graph):

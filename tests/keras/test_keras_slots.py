@@ -45,6 +45,24 @@ def test_sizes_are_those_of_devices():
     assert history.layout["batch"] == {"cpu:0": 5, "cpu:1": 2, "cpu:2": 1}
 
 
+def test_a_batch_that_does_not_fit_is_computed_in_parts(capfd):
+    """One device with a limit accumulates gradients; losses are Keras's."""
+    x, y = np.random.default_rng(1).normal(size=[96, 4]).astype("float32"), np.arange(96) % 3
+
+    def wide():
+        layers = [keras.layers.Dense(2048, "tanh"), keras.layers.Dense(3, "softmax")]
+        model = keras.Sequential([keras.Input([4]), *layers])
+        model.compile(keras.optimizers.Adam(0.01), "sparse_categorical_crossentropy")
+        return model
+
+    reference, model = make_model(wide), make_model(wide)
+    options = {"epochs": 2, "batch_size": 48, "verbose": 0, "shuffle": False}
+    expected = reference.fit(x, y, **options).history["loss"]
+    history = mtf_hetero.keras.fit(model, x, y, devices="cpu:0", memory_limit=[0.0007], **options | {"verbose": 2})
+    np.testing.assert_allclose(history.history["loss"], expected, rtol=1e-5)
+    assert "Layout: cpu:0 alone, in 4 parts; the whole batch does not fit; chosen in " in capfd.readouterr().out
+
+
 @pytest.mark.full
 def test_a_lost_worker_takes_its_slots_along():
     """The other one goes on, with slots of its own."""

@@ -49,6 +49,7 @@ LAYOUTS = {
     "stages": staged(3, [[7, 0, 0], [0, 7, 0], [0, 0, 7]]),
     "stages of several devices": staged(3, [[5, 2, 0], [0, 0, 7], [0, 3, 4]]),
     "pipeline": staged(6, [[3, 2, 2, 0, 0, 0], [3, 2, 2, 0, 0, 0], [0, 0, 0, 3, 2, 2]], x=[3, 3]),
+    "pipeline of several devices": staged(6, [[2, 2, 2, 1, 0, 0], [0, 0, 0, 0, 4, 3], [2, 1, 2, 1, 1, 0]], x=[2, 2, 2]),
     "uneven pipeline": staged(5, [[4, 3, 0, 0, 0], [0, 2, 2, 2, 1], [0, 0, 4, 3, 0]], x=[2, 2, 1]),
     "two axes": Layout(
         "x:3;y:4",

@@ -53,6 +53,10 @@ def test_slots_are_one_number_or_one_per_device():
 
 
 def test_memory():
+    assert Request(memory_limit=[16, 8]).memory_bytes(["a", "b"]) == {"a": 16 * 10**9, "b": 8 * 10**9}
+    assert Request(memory_limit=0.5).memory_bytes(["a"]) == {"a": 5 * 10**8}
+    with pytest.raises(ValueError, match=r"^memory_limit is \['x'\]: 'x' is not a number; give one per processor"):
+        Request(memory_limit=["x"])
     request = Request(memory_limit="16,8.5")
     assert request.memory_bytes(["gpu:0", "cpu:0"]) == {"gpu:0": 16 * 10**9, "cpu:0": 85 * 10**8}
     with pytest.raises(ValueError, match="^memory_limit is '16,8.5'; write the gigabytes of each of the 3 devices"):

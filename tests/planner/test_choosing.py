@@ -128,7 +128,7 @@ def test_what_does_not_fit_alone_is_divided_even_without_time(two):
     limits = dict.fromkeys(two.devices, 3.5e5)
     chosen = auto.choose(build, two, {"batch": batch}, memory_bytes=limits, seconds=0.01)
     assert chosen.name == "plan" and max(chosen.plan.memory_bytes) <= 3.5e5
-    assert "no device alone has the memory; there was no time to try it" in chosen.headline
+    assert "no device alone has the memory for the whole batch; there was no time to try it" in chosen.headline
     for names in (None, {"batch"}):  # the batch alone leaves the weights whole
         limits = dict.fromkeys(two.devices, 4e5)
         with contextlib.nullcontext() if names is None else pytest.raises(NoAssignmentError):
@@ -315,7 +315,7 @@ TRIALS = {"alone": (1.0, 1.2, 1.1), "plan": (1.0, 1.1, 0.9)}
     [
         (
             choice.Choice("batch", {"batch": make_plan(0.5, ("a", "b"))}, MACHINES, {}, "there was no time to try it"),
-            "Layout: batch on a, b; no device alone has the memory; there was no time to try it",
+            "Layout: batch on a, b; no device alone has the memory for the whole batch; there was no time to try it",
         ),
         (
             choice.Choice(

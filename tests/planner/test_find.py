@@ -87,11 +87,14 @@ def test_factors_that_no_tensor_has_together_are_split_one_by_one():
         assert not dims.keys() <= dict(plan.layout.rules).keys()
 
 
-def test_what_fits_no_device_alone_is_divided():
+def test_what_fits_no_device_alone_is_divided(monkeypatch):
     with tf.Graph().as_default():
         graph, *_ = step()
         whole = find(graph, Machines((FAST,))).memory_bytes[0]
         limited = [Machine(m.name, m.flops_per_second, m.bytes_per_second, 0.8 * whole) for m in (FAST, SLOW)]
+        in_parts = find(graph, Machines(tuple(limited), LINKS["slow link"]))
+        assert in_parts.devices == ("fast",) and in_parts.parts > 1 and max(in_parts.memory_bytes) <= 0.8 * whole
+        monkeypatch.setattr(finding, "MOST_DEVICES", 0)  # of a plan with slots, which needs less memory than any split
         plan = find(graph, Machines(tuple(limited), LINKS["slow link"]))
         assert plan.devices == ("fast", "slow") and max(plan.memory_bytes) <= 0.8 * whole
         small = Machines(tuple(Machine(m.name, 1e10, 1e10, 0.1 * whole) for m in (FAST, SLOW)))
@@ -107,7 +110,7 @@ def test_sizes_follow_the_memory_where_those_of_the_speeds_do_not_fit(monkeypatc
         by_speed = find(graph, machines)
         limits = {"fast": 0.4 * whole, "slow": 0.65 * whole}
         pipeline = find(graph, machines.with_memory(limits))
-        monkeypatch.setattr(finding, "MOST_DEVICES", 0)  # of a pipeline, which needs less memory than any split
+        monkeypatch.setattr(finding, "MOST_DEVICES", 0)
         by_memory = find(graph, machines.with_memory(limits))
     assert by_speed.memory_bytes[0] > limits["fast"]
     needed = dict(zip(by_memory.devices, by_memory.memory_bytes, strict=True))

@@ -26,7 +26,7 @@ SPLIT = "Split over gpu:0-1, cpu:0: 14.00 s per step"
         (MANY, {}, "Split over V100:0-31, P100:0-31: 10.00 s per step, 1.5x faster than V100:0 alone."),
         (THREE, {"alone": ("gpu:0", 7.0)}, f"{SPLIT}, 2.0x slower than gpu:0 alone."),
         (THREE, {"alone": ("gpu:0", 14.01)}, f"{SPLIT}, as fast as gpu:0 alone."),
-        (THREE, {"alone_fits": False}, f"{SPLIT}. No device alone has the memory."),
+        (THREE, {"alone_fits": False}, f"{SPLIT}. No device alone has the memory for the whole batch."),
     ],
 )
 def test_the_first_sentence(plan, changes, text):

@@ -86,9 +86,12 @@ class Footprint:
         def find_peak(number: int, fraction: Fraction) -> int:
             own = own_slots.get(number, (number,))
             nodes, parts = list[Node](), list[float]()
-            for node, names, there, added in zip(self._nodes, self._names, computing, addends, strict=True):
+            for op, node, names, there, added in zip(
+                self._made_by, self._nodes, self._names, computing, addends, strict=True
+            ):
                 has_part = (there is None or any(there[pnum] for pnum in own)) and all(map(fraction, added))
-                part = fraction(names) * has_part
+                is_given = isinstance(op, mtf.ImportOperation)  # for all slots, before the first one begins
+                part = fraction(names, len(own) if is_given else None) * has_part
                 if part and not all(parts[x] for x in _shared(node)):  # its input was another device's, and is received
                     part = fraction(names, max(in_progress, default=None))  # so many slots send ahead
                     node = dataclasses.replace(node, outputs=tuple(map(_unshared, node.outputs)))

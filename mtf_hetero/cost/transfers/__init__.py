@@ -1,5 +1,5 @@
 """Messages of a training step between processors under a layout: to the byte, before anything is lowered."""
 
-from mtf_hetero.cost.transfers.step import Step, Transfer, of_step
+from mtf_hetero.cost.transfers.step import Messages, Step, Transfer, of_step
 
-__all__ = ["Step", "Transfer", "of_step"]
+__all__ = ["Messages", "Step", "Transfer", "of_step"]

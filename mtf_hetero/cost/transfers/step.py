@@ -47,6 +47,18 @@ class Transfer(NamedTuple):
         return self.messages * seconds_of(self.bytes / self.messages)
 
 
+class Messages(NamedTuple):
+    """The messages of a step, and where the slots of a processor wait for each other.
+
+    Attributes:
+      sent: the messages.
+      joins: (name of an operation, processor), if each of its slots needs the inputs of all, as in a batch norm.
+    """
+
+    sent: tuple[Transfer, ...]
+    joins: frozenset[tuple[str, int]]
+
+
 class Step:
     """Operations, with all that no layout changes in the messages that they send.
 
@@ -79,14 +91,14 @@ class Step:
             self._residents = layout, Residents(self._within, layout)
         return self._residents[1]
 
-    def sent(self, layout: Layout) -> tuple[Transfer, ...]:
+    def messages(self, layout: Layout) -> Messages:
         """Return the messages under a layout.
 
         Raises:
           NotImplementedError: an operation has no rule, or its lowering refuses the layout.
         """
         if self._is_silent:
-            return ()
+            return Messages((), frozenset())
         left = set(self._unneeded)
 
         def run(op: mtf.Operation, sketch: Sketch) -> None:
@@ -109,7 +121,8 @@ class Step:
             for tensor in self._fetched:
                 sketch.operation = tensor.operation.name
                 roots.append(_exported(sketch, tensor))
-            return _transfers(sketch, roots or self._unread(sketch))
+            needed = sketch.list_needed(roots or self._unread(sketch))
+            return Messages(_transfers(sketch, needed), _joins(needed) if layout.slots else frozenset())
 
     def _unread(self, sketch: Sketch) -> Values:
         """Return the slices of each tensor that no operation reads."""
@@ -127,7 +140,7 @@ def of_step(
       >>> of_step([product], Layout("all:2", "units:all"))  # [rows=3, units=8] by [units=8, others=5]
       (Transfer(source=0, target=1, bytes=60, operation='einsum'), Transfer(source=1, target=0, bytes=60, ...))
     """
-    return Step(graph if isinstance(graph, Sequence) else graph.operations, fetched).sent(layout)
+    return Step(graph if isinstance(graph, Sequence) else graph.operations, fetched).messages(layout).sent
 
 
 def _exported(sketch: Sketch, tensor: mtf.Tensor) -> Value:
@@ -151,11 +164,22 @@ def _exported(sketch: Sketch, tensor: mtf.Tensor) -> Value:
     return parts[0]
 
 
-def _transfers(sketch: Sketch, roots: Iterable[Value]) -> tuple[Transfer, ...]:
-    """Return each value that another processor reads, once for each of these, of all that the roots need."""
+def _joins(needed: Iterable[Value]) -> frozenset[tuple[str, int]]:
+    """Return where the first slot of a processor makes of all slots what all need, in the course of an operation."""
+    read, written = set[tuple[str, int]](), set[tuple[str, int]]()
+    for reader in needed:
+        first = reader.processor
+        for x in reader.reads:
+            if x.processor == first != CHIEF and x.slot != reader.slot and x.operation == reader.operation:
+                (written if x.slot == first else read).add((reader.operation, first))
+    return frozenset(read & written)
+
+
+def _transfers(sketch: Sketch, needed: Iterable[Value]) -> tuple[Transfer, ...]:
+    """Return each value that another processor reads, once for each of these."""
     sent: dict[tuple[Value, int], Transfer] = {}
     crowd = sketch.layout.crowd if isinstance(sketch.layout, Sample) else None
-    for reader in sketch.list_needed(roots):
+    for reader in needed:
         target = reader.processor
         if crowd is not None and crowd.senders[target] != target:  # another processor shows what it reads
             continue

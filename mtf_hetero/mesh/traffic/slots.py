@@ -41,6 +41,10 @@ class Work:
         for op, before in enumerate(waited):
             for x in before:
                 self.readers[x].append(op)
+        self.light: set[int] = set()  # no product comes before
+        for op, before in enumerate(waited):
+            if op not in self.heavy and self.light.issuperset(before):
+                self.light.add(op)
         self.members = self._find_members({op: (devices[op], slot) for op, slot in slots.items()})
         self.efforts = {op: effort(op) for op in self.members}
         self.totals: dict[int, float] = collections.defaultdict(float)  # of devices
@@ -58,10 +62,6 @@ class Work:
             (device, slot): sum(bit for (other, than), bit in bits.items() if other == device and than > slot)
             for device, slot in bits
         }
-        light: set[int] = set()  # no product comes before
-        for op, waited in enumerate(self.waited):
-            if op not in self.heavy and light.issuperset(waited):
-                light.add(op)
 
         def find_joining(counted: Collection[int]) -> set[int]:
             """Return the operations that wait for later slots, by operations that count."""
@@ -73,8 +73,8 @@ class Work:
 
         before_products = reachable(self.heavy, self.waited.__getitem__)
         joining = find_joining(places)
-        awaited = light & reachable(joining & before_products, self.waited.__getitem__)
-        last = (joining & light | find_joining(places.keys() - light)) - before_products
+        awaited = self.light & reachable(joining & before_products, self.waited.__getitem__)
+        last = (joining & self.light | find_joining(places.keys() - self.light)) - before_products
         return {op: place for op, place in places.items() if op not in last and op not in awaited}
 
 
@@ -83,13 +83,17 @@ class Turns:
 
     Args:
       slots: those of the device.
-      bound: how many it has in progress.
+      bound: how many it has in progress, unless all wait for what has not begun.
+
+    Attributes:
+      most: how many it had in progress at once.
     """
 
     def __init__(self, slots: Collection[int], bound: int) -> None:
         self._new, self._bound = sorted(slots, reverse=True), bound  # slots that have not begun
         self._ready: dict[int, list[int]] = {}  # numbers of operations, by slot
         self._in_progress: set[int] = set()
+        self.most = 0
         self._current: int | None = None
         self.is_busy = False
 
@@ -112,6 +116,7 @@ class Turns:
         if slot in self._new:
             self._new.remove(slot)
             self._in_progress.add(slot)
+            self.most = max(self.most, len(self._in_progress))
         self._current, self.is_busy = slot, True
         number = heapq.heappop(self._ready[slot])
         if not self._ready[slot]:
@@ -126,7 +131,8 @@ class Turns:
 class Simulation:
     """A step in which each device does the operations of its slots one by one, and all others as soon as it can.
 
-    Speeds are not known: all devices have as much to do as each other, and a message takes half as long as a slot.
+    Speeds are not known: all devices have as much to do as each other, and a message takes half as long as a slot. What
+    needs no product, such as the seeds of dropout, is small, and arrives at once.
 
     Args:
       work: the step.
@@ -185,7 +191,8 @@ class Simulation:
         self._begun.append(op)
         device, devices = self._work.devices[op], self._work.devices
         heapq.heappush(self._events, (self._now + seconds, op, device))
-        arrival = self._now + seconds + (0.5 / self._counts[device] if device in self._counts else 0.0)
+        takes_time = device in self._counts and op not in self._work.light
+        arrival = self._now + seconds + (0.5 / self._counts[device] if takes_time else 0.0)
         for other in sorted({devices[reader] for reader in self._work.readers[op]} - {device}):
             heapq.heappush(self._events, (arrival, op, other))
 
