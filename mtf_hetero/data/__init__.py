@@ -20,14 +20,16 @@ if TYPE_CHECKING:
     from mtf_hetero.data._volumes_files import Manifest, Planes, write_volumes
     from mtf_hetero.data.augmentation import Augmentation
     from mtf_hetero.data.dataset import Dataset
-    from mtf_hetero.data.laid_out import laid_out_batches
+    from mtf_hetero.data.examples import Examples, Slab
+    from mtf_hetero.data.laid_out import laid_out_batches, laid_out_volumes
     from mtf_hetero.data.records import UnreadableError, unreadable_as_value_error
-    from mtf_hetero.data.volumes import Slab, Volumes, laid_out_volumes, load_volumes
+    from mtf_hetero.data.volumes import Volumes, load_volumes
 
 __all__ = [
     "DATASETS",
     "Augmentation",
     "Dataset",
+    "Examples",
     "Manifest",
     "Planes",
     "Slab",
@@ -48,13 +50,14 @@ __getattr__, __dir__ = lazy.attach(
     {
         "Augmentation": "augmentation",
         "Dataset": "dataset",
+        "Examples": "examples",
         "Manifest": "_volumes_files",
         "Planes": "_volumes_files",
-        "Slab": "volumes",
+        "Slab": "examples",
         "UnreadableError": "records",
         "Volumes": "volumes",
         "laid_out_batches": "laid_out",
-        "laid_out_volumes": "volumes",
+        "laid_out_volumes": "laid_out",
         "load_volumes": "volumes",
         "unreadable_as_value_error": "records",
         "write_volumes": "_volumes_files",

@@ -7,7 +7,7 @@ import dataclasses
 import hashlib
 import struct
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import IO
 
 import numpy as np
@@ -228,7 +228,7 @@ def _digest(archive: zipfile.ZipFile, names: Sequence[str], seed: int) -> str:
 def _source(images: _Images, labels: np.ndarray, chosen: np.ndarray, shape: Sequence[int]) -> Source:
     places, classes = CompressedConstant(chosen.astype(np.int32)), CompressedConstant(labels[chosen].astype(np.int32))
 
-    def read(indices: tf.data.Dataset) -> tf.data.Dataset:
+    def reader(kept_bytes: int) -> Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
         all_images, label_of, place_of = images.tensor(), classes.lookup(), places.lookup()
 
         def example(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -236,6 +236,6 @@ def _source(images: _Images, labels: np.ndarray, chosen: np.ndarray, shape: Sequ
             is_fitted = tuple(shape) != images.shape[1:]
             return crop_and_resize(image, shape[:2]) if is_fitted else image, label_of(index)
 
-        return indices.map(example)
+        return example
 
-    return Source(len(chosen), read, read)
+    return Source(len(chosen), reader, keeps=True)

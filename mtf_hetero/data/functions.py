@@ -230,7 +230,7 @@ def _source(
         for array in elements.arrays
     ]
 
-    def read(indices: tf.data.Dataset) -> tf.data.Dataset:
+    def reader(kept_bytes: int) -> Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
         lookups = [array.lookup() for array in stored]
 
         def example(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -250,6 +250,6 @@ def _source(
             with tf.control_dependencies([assert_usable(usable, number, problem)]):
                 return tf.ensure_shape(image, shape), tf.identity(label)
 
-        return indices.map(example, num_parallel_calls=_PARALLEL)
+        return example
 
-    return Source(elements.count, read, read)
+    return Source(elements.count, reader, _PARALLEL, keeps=True)

@@ -26,7 +26,6 @@ from mtf_hetero.data.records import assert_usable, cached
 from mtf_hetero.data.source import CompressedConstant, CompressedStrings, Source
 
 CHECKED = 10_000  # files opened at the start, for their sizes
-CACHED_BYTES = 2**30
 _PARALLEL_READS = 8  # of which some wait for a drive, and others decode
 _THREADS = 8  # to open files at the start: on a network drive each thread waits
 _KINDS = {"JPEG", "PNG", "MPO"}  # of Pillow; MPO is a JPEG file with further images, from some telephones
@@ -161,9 +160,7 @@ def _several_sizes(name: str, sizes: "collections.Counter[tuple[int, int]]") -> 
     )
 
 
-def source_of_files(
-    paths: Sequence[str], labels: np.ndarray, shape: Sequence[int], *, resize: bool, cached_bytes: int = CACHED_BYTES
-) -> Source:
+def source_of_files(paths: Sequence[str], labels: np.ndarray, shape: Sequence[int], *, resize: bool) -> Source:
     """Make a source of image files. Images that are read several times are cached while memory is left.
 
     Args:
@@ -171,24 +168,23 @@ def source_of_files(
       labels: integers [files].
       shape: (height, width, channels) of all images.
       resize: whether `crop_and_resize` resizes images of other sizes; else they are refused.
-      cached_bytes: memory for the decoded images of one pipeline.
     """
     stored, classes = CompressedStrings([os.fsencode(path) for path in paths]), CompressedConstant(labels)
 
-    def read(indices: tf.data.Dataset, most_kept: int = 0) -> tf.data.Dataset:
-        path_of, label_of = stored.lookup(), classes.lookup()
+    def reader(kept_bytes: int) -> Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
+        path_of, label_of, most = stored.lookup(), classes.lookup(), kept_bytes // math.prod(shape)
         decoded = functools.partial(decode, shape=shape, resize=resize)
-        strings = cached(lambda keys: tf.io.serialize_tensor(decoded(path_of(keys[0])))[None], most_kept)
+        strings = cached(lambda keys: tf.io.serialize_tensor(decoded(path_of(keys[0])))[None], most)
 
-        def image(index: tf.Tensor) -> tf.Tensor:
-            if not most_kept:
-                return decoded(path_of(index))
-            return tf.ensure_shape(tf.io.parse_tensor(strings(index[None])[0], tf.uint8), shape)
+        def example(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            if not most:
+                return decoded(path_of(index)), label_of(index)
+            image = tf.io.parse_tensor(strings(index[None])[0], tf.uint8)
+            return tf.ensure_shape(image, shape), label_of(index)
 
-        return indices.map(lambda index: (image(index), label_of(index)), num_parallel_calls=_PARALLEL_READS)
+        return example
 
-    often = functools.partial(read, most_kept=cached_bytes // math.prod(shape))
-    return Source(len(paths), read, often, names=paths)
+    return Source(len(paths), reader, _PARALLEL_READS, keeps=True, names=paths)
 
 
 def decode(path: tf.Tensor, shape: Sequence[int], *, resize: bool) -> tf.Tensor:

@@ -112,7 +112,7 @@ def _without_images(known: PreparedSet) -> "Dataset":
         known.classes,
         sizes[TRAIN],
         sizes[TEST],
-        lambda split: Source(sizes[split], lambda indices: indices.map(black)),
+        lambda split: Source(sizes[split], lambda kept_bytes: black),
         notes=(f"{known.name} is not prepared here, but the sizes of its images are known",),
         known_statistics=([0.5] * channels, [0.25] * channels),
     )

@@ -177,7 +177,7 @@ def source_of_records(
     bases = np.cumsum([0, *(int((part + _FRAMING_BYTES).sum()) for part in lengths[:-1])])
     compressed = CompressedConstant(np.concatenate(lengths).astype(np.int32))
 
-    def read(indices: tf.data.Dataset) -> tf.data.Dataset:
+    def reader(kept_bytes: int) -> Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
         begins = tf.cumsum(tf.cast(compressed.tensor(), tf.int64) + _FRAMING_BYTES, exclusive=True)
 
         def example(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -194,9 +194,9 @@ def source_of_records(
             with tf.control_dependencies([assert_readable(tf.equal(number, 0), path, offset, problem)]):
                 return decode(tf.identity(stored))
 
-        return indices.map(example, num_parallel_calls=_PARALLEL_READS)
+        return example
 
-    return Source(int(sum(sizes)), read)
+    return Source(int(sum(sizes)), reader, _PARALLEL_READS)
 
 
 def _open_at(paths: tf.Tensor, offsets: tf.Tensor) -> tf.data.Dataset:

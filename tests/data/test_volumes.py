@@ -320,8 +320,11 @@ def test_wrong_arguments(made, tmp_path):
     volumes = data.load_volumes(made[0])
     for slab, message in (
         (data.Slab(places=(0, 3)), "places are .0, 3., but a batch has 3"),
-        (data.Slab(begin=(11, 0, 0, 0)), "slab begins at .11, 0, 0, 0. and has the size .0, 6, 6, 2., but a volume is"),
-        (data.Slab(size=(12, 6, 6, 2)), "but a volume is"),
+        (
+            data.Slab(begin=(11, 0, 0, 0)),
+            "slab begins at .11, 0, 0, 0. and has the size .0, 6, 6, 2., but the volumes are",
+        ),
+        (data.Slab(size=(12, 6, 6, 2)), "but the volumes are"),
     ):
         with pytest.raises(ValueError, match=message):
             volumes.train_input_fn(3, 1, slab=slab)
