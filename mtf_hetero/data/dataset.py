@@ -10,7 +10,7 @@ import numpy as np
 
 from mtf_hetero._compat import tf
 from mtf_hetero.data.augmentation import Augmentation
-from mtf_hetero.data.examples import Examples, Slab, made_ahead
+from mtf_hetero.data.examples import Examples, Slab, made_ahead, read_here
 from mtf_hetero.data.listing import join_names
 from mtf_hetero.data.records import unreadable_as_value_error
 from mtf_hetero.data.source import TEST, TRAIN, Source
@@ -57,6 +57,7 @@ class Dataset(Examples):
     known_statistics: tuple[Sequence[float], Sequence[float]] | None = None
 
     unit: ClassVar[str] = "images"
+    scale: ClassVar[float] = 255.0
 
     @classmethod
     def of_sources(
@@ -86,12 +87,6 @@ class Dataset(Examples):
         channels = self.image_shape[2]
         return dataclasses.replace(self, known_statistics=((0.0,) * channels, (1 / 255,) * channels))
 
-    @property
-    def stored_statistics(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and standard deviation per channel, which normalise stored numbers."""
-        mean, deviation = self.statistics
-        return 255 * mean, 255 * deviation
-
     @functools.cached_property
     def statistics(self) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard deviation per channel of up to 10,000 training images, scaled to [0, 1]."""
@@ -100,21 +95,12 @@ class Dataset(Examples):
             return mean, deviation
         channels = self.image_shape[2]
         counts = np.zeros([channels, 256], np.int64)
-        with tf.Graph().as_default():
+        with tf.Graph().as_default(), unreadable_as_value_error():
             indices = tf.data.Dataset.range(min(self.train_size, self.statistics_images))
             at_once = max(min(_READ, _READ_BYTES // math.prod(self.image_shape)), 1)
-            batches = made_ahead(self.source(TRAIN).read(indices).batch(at_once))
-            iterator = tf.data.make_initializable_iterator(batches)
-            images, _ = iterator.get_next()
-            config = tf.ConfigProto(device_count={"GPU": 0})  # a session reserves the memory of each GPU that it sees
-            with unreadable_as_value_error(), tf.Session(config=config) as session:
-                session.run(iterator.initializer)
-                while True:
-                    try:
-                        pixels = session.run(images).reshape(-1, channels)
-                    except tf.errors.OutOfRangeError:
-                        break
-                    counts += [np.bincount(pixels[:, channel], minlength=256) for channel in range(channels)]
+            for images, _ in read_here(made_ahead(self.source(TRAIN).read(indices).batch(at_once))):
+                pixels = images.reshape(-1, channels)
+                counts += [np.bincount(pixels[:, channel], minlength=256) for channel in range(channels)]
         values = np.arange(256) / 255.0
         mean = counts @ values / counts.sum(1)
         deviation = np.sqrt(np.maximum(counts @ np.square(values) / counts.sum(1) - np.square(mean), 0.0))
@@ -152,11 +138,3 @@ class Dataset(Examples):
             return {"image": image[(slice(None), *slab.box)], "weight": weight}, tf.cast(example[1], tf.int32)
 
         return tf.data.Dataset.zip((chosen, images)).map(finish)
-
-    def normaliser(self) -> Callable[[tf.Tensor], tf.Tensor]:
-        """Return a function from stored images, 0 to 255, to normalised ones, float32 [..., height, width, channels].
-
-        The statistics are read now: inside of a pipeline, TensorFlow would replace their errors.
-        """
-        mean, deviation = (part.astype(np.float32) for part in self.statistics)
-        return lambda images: (tf.cast(images, tf.float32) / 255.0 - mean) / deviation

@@ -5,7 +5,10 @@ The seed and the numbers of the epoch and the batch decide all, so that all proc
 
 import abc
 import dataclasses
+from collections.abc import Callable, Iterator
 from typing import ClassVar
+
+import numpy as np
 
 from mtf_hetero._compat import tf
 from mtf_hetero._support.numbers import check_number
@@ -48,6 +51,8 @@ class Examples(abc.ABC):
       image_shape: of the image of an example.
       train_size: number of training examples.
       test_size: number of test examples.
+      statistics: mean and standard deviation per channel of training images, whose numbers are divided by `scale`.
+      scale: the stored number that counts as 1.
     """
 
     name: str
@@ -55,6 +60,8 @@ class Examples(abc.ABC):
     image_shape: tuple[int, ...]
     train_size: int
     test_size: int
+    statistics: tuple[np.ndarray, np.ndarray]
+    scale: ClassVar[float] = 1.0
 
     def __str__(self) -> str:
         shape = " x ".join(map(str, self.image_shape))
@@ -129,6 +136,20 @@ class Examples(abc.ABC):
 
         batches = tf.data.Dataset.range(0, self.test_size, batch_size).map(batch)
         return made_ahead(self._read(TEST, batches, slab, None, 0))
+
+    @property
+    def stored_statistics(self) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and standard deviation per channel, which normalise stored numbers."""
+        mean, deviation = self.statistics
+        return self.scale * mean, self.scale * deviation
+
+    def normaliser(self) -> Callable[[tf.Tensor], tf.Tensor]:
+        """Return a function from stored images or volumes to normalised ones, float32.
+
+        The statistics are read now: inside of a pipeline, TensorFlow would replace their errors.
+        """
+        mean, deviation = (part.astype(np.float32) for part in self.statistics)
+        return lambda stored: (tf.cast(stored, tf.float32) / self.scale - mean) / deviation
 
     @abc.abstractmethod
     def _changes(self, augment: Augmentation | bool | None) -> Augmentation | Turns | None:
@@ -207,3 +228,18 @@ def made_ahead(batches: tf.data.Dataset) -> tf.data.Dataset:
     options = tf.data.Options()
     options.autotune.enabled = False  # with it, closing a session sometimes took a minute
     return batches.prefetch(2).with_options(options)
+
+
+def read_here(batches: tf.data.Dataset) -> Iterator[list[np.ndarray]]:
+    """Yield the batches of a pipeline in TensorFlow's default graph, flat, in this process."""
+    iterator = tf.data.make_initializable_iterator(batches)
+    batch = tf.nest.flatten(iterator.get_next())
+    session = tf.Session(config=tf.ConfigProto(device_count={"GPU": 0}))  # it reserves the memory of each GPU it sees
+    try:
+        session.run([tf.tables_initializer(), iterator.initializer])
+        while True:
+            yield session.run(batch)
+    except tf.errors.OutOfRangeError:
+        return
+    finally:
+        session.close()

@@ -4,8 +4,8 @@ import contextlib
 import dataclasses
 import os
 import re
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from mtf_hetero.data.dataset import Dataset
@@ -56,24 +56,29 @@ def load(name: str, *, image_size: Sequence[int] = (), seed: int = 1, class_name
     Raises:
       ValueError: one line with the file and its fault.
     """
-    found = _find(name, full_name(name), {"size": tuple(image_size), "class_names": tuple(class_names)}, seed)
+    found = _find(name, full_name(name), image_size, seed, class_names)
+    if class_names and found.class_names != tuple(class_names):
+        raise ValueError(
+            f"--dataset is {name!r}, which has the classes {', '.join(found.class_names)}, but the network was trained "
+            f"on {', '.join(class_names)}; give data of the same classes"
+        )
     return dataclasses.replace(found, name=name, statistics_images=STATISTICS_IMAGES)
 
 
-def _find(name: str, path: str, wanted: Mapping[str, Any], seed: int) -> "Dataset":
+def _find(name: str, path: str, size: Sequence[int], seed: int, class_names: Sequence[str]) -> "Dataset":
     """Open the data. Import what needs TensorFlow here."""
     is_file = os.path.isfile(path)
     if os.path.isdir(path) or (is_file and path.lower().endswith(CSV)):
         from mtf_hetero.data import pictures
 
-        return pictures.load_files(name, path, seed=seed, **wanted)
+        return pictures.load_files(name, path, size=size, seed=seed, class_names=class_names)
     if is_file and path.lower().endswith(NPZ):
         from mtf_hetero.data import arrays
 
-        return arrays.load_arrays(path, seed=seed, **wanted)
+        return arrays.load_arrays(path, size=size, seed=seed)
     if _FUNCTION.fullmatch(name):
         from mtf_hetero.data import functions
 
-        return functions.call_function(name, **wanted)
+        return functions.call_function(name, size=size)
     what = "is not a directory, .csv or .npz file" if os.path.exists(path) else "does not exist"
     raise ValueError(f"--dataset is {name!r}, and {path} {what}; name a directory with a folder of images per class")

@@ -54,7 +54,7 @@ class Look(NamedTuple):
     tail: int
 
 
-def load_files(name: str, path: str, *, size: Sequence[int], seed: int, class_names: Sequence[str] = ()) -> Dataset:
+def load_files(name: str, path: str, *, size: Sequence[int], seed: int, class_names: Sequence[str]) -> Dataset:
     """Find the image files of a directory or of a CSV file, and read the headers of up to 10,000 of them.
 
     Args:

@@ -92,14 +92,9 @@ class Volumes(Examples):
         return dataclasses.replace(self, manifest=manifest)
 
     @property
-    def stored_statistics(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and standard deviation per channel, which normalise stored numbers."""
+    def statistics(self) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and standard deviation per channel of all training volumes."""
         return np.array(self.manifest.mean), np.array(self.manifest.deviation)
-
-    def normaliser(self) -> Callable[[tf.Tensor], tf.Tensor]:
-        """Return a function from stored volumes to normalised ones, float32 [..., depth, height, width, channels]."""
-        mean, deviation = (np.array(part, np.float32) for part in (self.manifest.mean, self.manifest.deviation))
-        return lambda volumes: (tf.cast(volumes, tf.float32) - mean) / deviation
 
     def _changes(self, augment: Augmentation | bool | None) -> Turns | None:
         return Turns(is_square=self.image_shape[1] == self.image_shape[2]) if augment else None
@@ -144,7 +139,7 @@ def _slab_reader(
     slabs = 2 if changes and count < depth else 1  # of a volume: that of the mirrored one too
     kept = kept_bytes // (slabs * count * planes.record_bytes)
     records = cached(functools.partial(_stored_planes, volumes, split, count), kept * depth)
-    mean, deviation = (np.array(part, np.float32)[cut[3]] for part in (manifest.mean, manifest.deviation))
+    mean, deviation = (part.astype(np.float32)[cut[3]] for part in volumes.statistics)
     target_mean, target_deviation = (
         np.array(part, np.float32) for part in (manifest.target_mean, manifest.target_deviation)
     )

@@ -348,7 +348,9 @@ def test_wrong_arrays_are_named_in_one_line(made, message, tmp_path):
 @pytest.mark.parametrize("shape", [(5, 6, 2), (4, 6, 3), (3, 6, 1), (6, 6, 13)])
 def test_arrays_may_have_any_number_of_channels(shape, tmp_path):
     np.savez(tmp_path / "set.npz", x=np.zeros([20, *shape], np.uint8), y=np.arange(20) % 2)
-    assert data.load(str(tmp_path / "set.npz")).image_shape == shape
+    assert data.load(str(tmp_path / "set.npz"), class_names=("0", "1")).image_shape == shape
+    with pytest.raises(ValueError, match="which has the classes 0, 1, but the network was trained on a, b; give data"):
+        data.load(str(tmp_path / "set.npz"), class_names=("a", "b"))
 
 
 @pytest.mark.filterwarnings("ignore")
