@@ -112,7 +112,8 @@ def draw(rows: Sequence[Values], title: str) -> "Figure":
     """Return the picture of a run: a panel for shares, one for busy devices and one for the step time."""
     events, busy = ([row for row in rows if row["kind"] == kind] for kind in ("event", "busy"))
     last = max(row["step"] for row in rows)
-    devices = list(dict.fromkeys(itertools.chain(*(row["busy_seconds"] for row in busy), *map(_list_devices, events))))
+    named = [row[place].split(", ") for row in events for place in ("devices_before", "devices")]
+    devices = list(dict.fromkeys(itertools.chain(*(row["busy_seconds"] for row in busy), *named)))
     colours = dict(zip(devices, itertools.cycle(_COLOURS)))
     panels = [_draw_busy, _draw_seconds] if busy else []
     panels = [_draw_shares, *panels] if events else panels
@@ -133,10 +134,6 @@ def draw(rows: Sequence[Values], title: str) -> "Figure":
     figure.legend(handles, labels, loc="outside upper right", ncols=min(len(labels), 5), frameon=False)
     figure.suptitle(title, x=0.01, ha="left", color=figures.INK)
     return figure
-
-
-def _list_devices(event: Values) -> list[str]:
-    return [*event["devices_before"].split(", "), *event["devices"].split(", ")]
 
 
 def _shares(sizes: Mapping[str, Sequence[int]], devices: str) -> dict[str, float]:
