@@ -21,7 +21,10 @@ _PACKAGE = pathlib.Path(__file__).parents[1]
 
 
 class Parser(argparse.ArgumentParser):
-    """Reports a mistake in one line, without the usage that argparse prints first."""
+    """Reports a mistake in one line, without the usage that argparse prints first. Flags have no short forms."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, **options)
 
     def error(self, message: str) -> NoReturn:
         self.exit(WRONG_USAGE, f"error: {_one_line(message)}; see {self.prog} --help\n")

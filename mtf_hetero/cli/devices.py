@@ -245,9 +245,7 @@ def _list(arguments: argparse.Namespace) -> str:
 
 def main(argv: Sequence[str] | None = None, program: str = PROGRAM) -> int:
     """List devices by the command line, and return the exit code."""
-    parser = command_line.Parser(
-        prog=program, description="Lists the devices of this machine, or of workers.", allow_abbrev=False
-    )
+    parser = command_line.Parser(prog=program, description="Lists the devices of this machine, or of workers.")
     parser.add_argument("--workers", metavar="HOST:PORT,...", help="list the devices of these workers instead")
     parser.add_argument("--json", action="store_true", help="print JSON, for programs")
     arguments = parser.parse_args(argv)

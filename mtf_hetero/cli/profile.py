@@ -34,9 +34,7 @@ PROGRAM = "mtf-hetero profile"
 
 
 def _parse(argv: Sequence[str] | None, program: str) -> argparse.Namespace:
-    parser = command_line.Parser(
-        prog=program, description="Measures the devices of a cluster on a training step.", allow_abbrev=False
-    )
+    parser = command_line.Parser(prog=program, description="Measures the devices of a cluster on a training step.")
     network_lib.add_flags(parser)
     parser.add_argument("--devices", help="such as gpu:0,cpu:0, with workers also worker:0/gpu:0 (default: all)")
     parser.add_argument("--workers", help="host:port,host:port of running workers")

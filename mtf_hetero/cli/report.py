@@ -50,9 +50,7 @@ SCHEMAS = {  # of the rows that are drawn; a row may have other fields too
 
 def _parse(argv: Sequence[str] | None, program: str) -> argparse.Namespace:
     parser = command_line.Parser(
-        prog=program,
-        description="Draws what changed in a training: shares, busy devices, step time and events.",
-        allow_abbrev=False,
+        prog=program, description="Draws what changed in a training: shares, busy devices, step time and events."
     )
     parser.add_argument("model_dir", metavar="MODEL_DIR", help="directory of the run")
     parser.add_argument(f"--{_FLAG}", metavar="FILE", help=f"picture to write (default: MODEL_DIR/{_PICTURE})")

@@ -161,6 +161,17 @@ def is_port(text: str) -> bool:
     return text.isascii() and text.isdigit() and int(text) in PORTS
 
 
+def is_free(port: int, host: str = "") -> bool:
+    """Return whether a server may listen at a port of this machine: of one address, or of all."""
+    with socket.socket() as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trial.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
 def host_towards(workers: Sequence[str]) -> str:
     """Return the address of this machine that a worker on another one can reach. Nothing is sent."""
     addresses = []

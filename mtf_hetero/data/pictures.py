@@ -20,7 +20,7 @@ import numpy as np
 from mtf_hetero._compat import tf
 from mtf_hetero._support import extras
 from mtf_hetero.data.dataset import Dataset
-from mtf_hetero.data.listing import Photo, list_images
+from mtf_hetero.data.listing import Photo, join_names, list_images
 from mtf_hetero.data.orientation import TAG, TRANSPOSED, upright
 from mtf_hetero.data.records import assert_usable, cached
 from mtf_hetero.data.source import CompressedConstant, CompressedStrings, Source
@@ -151,11 +151,10 @@ def _look_at(image: types.ModuleType, path: str, place: str) -> Look:
 
 
 def _several_sizes(name: str, sizes: "collections.Counter[tuple[int, int]]") -> str:
-    shown = [f"{height} x {width}" for (height, width), _ in sizes.most_common(_SHOWN_SIZES)]
-    more = f" and {len(sizes) - len(shown)} more" if len(sizes) > len(shown) else ""
+    shown = join_names([f"{height} x {width}" for (height, width), _ in sizes.most_common()], _SHOWN_SIZES)
     smallest = min(min(size) for size in sizes)
     return (
-        f"dataset {name!r} has images of {len(sizes)} sizes: {', '.join(shown)}{more} (height x width); give one size "
+        f"dataset {name!r} has images of {len(sizes)} sizes: {shown} (height x width); give one size "
         f"for all with --image_size=HEIGHT,WIDTH, such as --image_size={smallest}"
     )
 

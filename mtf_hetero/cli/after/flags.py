@@ -51,7 +51,6 @@ def parser(program: str, description: str, *, placed: bool = True) -> command_li
         prog=program,
         usage="%(prog)s --model_dir=DIR [--FLAG=VALUE ...]",
         description=description,
-        allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
