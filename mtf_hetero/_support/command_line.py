@@ -202,6 +202,14 @@ def check_output(flag: str, path: str) -> None:
         raise ValueError(f"--{flag} is {path!r}, but {parent} cannot be written to; name another place")
 
 
+def write_output(flag: str, path: str, data: bytes) -> None:
+    """Write a file that a flag names, or raise ValueError if that is impossible."""
+    try:
+        files.write_bytes(path, data)
+    except OSError as error:
+        raise ValueError(f"--{flag} is {path!r}: {error.strerror}; name another file") from error
+
+
 @contextlib.contextmanager
 def capture_stderr() -> Iterator[None]:
     """Send file descriptor 2 to a temporary file, and show the file after an error that is no user mistake.

@@ -195,7 +195,8 @@ def _text(found: _Description) -> str:
         f"{versions['mesh-tensorflow']}, mtf_hetero {versions['mtf_hetero']}"
     )
     lines = [f"{found['host']}: {found['system']}", *_wrap(software), ""]
-    rows = [(device["device"], _memory(device), _hardware(device)) for device in devices]
+    memory = (bytes_text(device["memory_bytes"]) if device["memory_bytes"] else "-" for device in devices)
+    rows = list(zip([device["device"] for device in devices], memory, map(_hardware, devices), strict=True))
     lines += tables.lines([("device", "memory", "hardware"), *rows], "<><")
     addresses = {device["device"].partition("/")[0]: device["address"] for device in devices if "address" in device}
     lines += _wrap(", ".join(f"{worker} is {address}" for worker, address in addresses.items()))
@@ -212,10 +213,6 @@ def _text(found: _Description) -> str:
 
 def _wrap(text: str) -> list[str]:
     return textwrap.wrap(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
-
-
-def _memory(device: _Device) -> str:
-    return bytes_text(device["memory_bytes"]) if device["memory_bytes"] else "-"
 
 
 def _hardware(device: _Device) -> str:

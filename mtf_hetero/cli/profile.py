@@ -19,7 +19,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from mtf_hetero._support import command_line, extras, files, tables
+from mtf_hetero._support import command_line, extras, tables
 from mtf_hetero._support.units import bytes_text, seconds_text
 from mtf_hetero.cli import network as network_lib
 from mtf_hetero.cost.devices_file import dumps
@@ -104,13 +104,6 @@ def _rate(bytes_per_second: float) -> str:
     return f"{bytes_text(bytes_per_second)}/s"
 
 
-def _save(machines: Machines, path: str) -> None:
-    try:
-        files.write_text(path, dumps(machines))
-    except OSError as error:
-        raise ValueError(f"--save is {path!r}, which cannot be written: {error.strerror}; name another file") from error
-
-
 def _check(arguments: argparse.Namespace) -> Request:
     """Find mistakes before TensorFlow is loaded, which takes seconds; return the requested devices."""
     network_lib.check_flags(arguments)
@@ -151,7 +144,7 @@ def _report(arguments: argparse.Namespace) -> str:
     with WorkerClaim(cluster.workers_in_use):
         machines, is_known = run_watched(measured, cluster.workers_in_use)
     if arguments.save is not None:
-        _save(machines, arguments.save)
+        command_line.write_output("save", arguments.save, dumps(machines).encode())
     speeds = calibration.speeds(graph, machines)
     shares = ",".join(f"{100 * speed / sum(speeds):.3g}" for speed in speeds)
     notes = [*shared, *["measured before: --fresh measures again"] * is_known]

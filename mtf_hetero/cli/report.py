@@ -16,7 +16,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from mtf_hetero._support import command_line, figures, files, tables
+from mtf_hetero._support import command_line, figures, tables
 from mtf_hetero._support.schema import Many, Number, Record, Table, Text
 from mtf_hetero.estimator import metrics_log
 from mtf_hetero.estimator.metrics_log import Values
@@ -71,15 +71,11 @@ def _do(arguments: argparse.Namespace) -> str:
     if not rows:
         raise ValueError(f"{path} has no rows of kind busy or event; train longer, and without --busy_steps=0")
     figures.check_output(_FLAG, picture)
-    content = figures.render(draw(rows, arguments.model_dir), picture, _DPI)
-    try:
-        files.write_bytes(picture, content)
-    except OSError as error:
-        raise ValueError(f"--{_FLAG} is {picture!r}: {error.strerror}; name another file") from error
+    command_line.write_output(_FLAG, picture, figures.render(draw(rows, arguments.model_dir), picture, _DPI))
     events = [row for row in rows if row["kind"] == "event"]
     cells = [
         (str(number), str(row["step"]), f"{row['seconds_paused']:.1f}", " ".join(row["why"].split()))
-        for number, row in _numbered(events)
+        for number, row in enumerate(events, 1)
     ]
     lines = tables.lines([("event", "step", "paused s", "why"), *cells], ">>><") if events else ["no event"]
     return "\n".join([*lines, f"picture: {picture}\n"])
@@ -102,10 +98,6 @@ def _valid(rows: Sequence[Values]) -> tuple[list[Values], list[str]]:
     return valid, faults
 
 
-def _numbered(events: Sequence[Values]) -> list[tuple[int, Values]]:
-    return list(enumerate(events, 1))
-
-
 def draw(rows: Sequence[Values], title: str) -> "Figure":
     """Return the picture of a run: a panel for shares, one for busy devices and one for the step time."""
     events, busy = ([row for row in rows if row["kind"] == kind] for kind in ("event", "busy"))
@@ -122,7 +114,7 @@ def draw(rows: Sequence[Values], title: str) -> "Figure":
         axes.set_xlim(0, max(last, 1))
         axes.grid(color=_GRID, linewidth=0.6)
         axes.spines[["top", "right"]].set_visible(False)
-        for number, event in _numbered(events):
+        for number, event in enumerate(events, 1):
             axes.axvline(event["step"], color=figures.INK, linewidth=0.9, linestyle=":")
             if axes is all_axes[0][0]:
                 place = {"xytext": (0, 2), "textcoords": "offset points", "ha": "center", "color": figures.INK}

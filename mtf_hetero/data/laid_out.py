@@ -56,21 +56,20 @@ def laid_out_batches(
             f"{len(devices)} devices are given for the {layout.size} processors of mesh {layout.mesh_text}; "
             "give one per processor, or per group of its slots"
         )
-    pipelines: dict[tuple[str, tuple[int, ...], tuple[int, ...]], Batch] = {}
+    pipelines: dict[tuple[str, Slab], Batch] = {}
     parts = []
     for pnum, at in enumerate(layout.places):
-        device = devices[at]
         begin, size = layout.slice_begin(dims, pnum), layout.slice_shape(dims, pnum)
         read = [max(s, 1) for s in size]
         begin = [min(b, dim.size - r) for b, dim, r in zip(begin, dims, read, strict=True)]
-        place = host_cpu(device), tuple(begin), tuple(read)
-        with tf.device(place[0]):
-            if place not in pipelines:
-                is_whole = read[:batch_dims] == extents
-                places = None if is_whole else places_in(extents, begin[:batch_dims], read[:batch_dims])
-                slab = Slab(places, tuple(begin[batch_dims:]) or None, tuple(read[batch_dims:]) or None)
-                pipelines[place] = _next_batch(make(slab=slab), read[:batch_dims])
-            part = pipelines[place]
+        is_whole = read[:batch_dims] == extents
+        places = None if is_whole else places_in(extents, begin[:batch_dims], read[:batch_dims])
+        slab = Slab(places, tuple(begin[batch_dims:]) or None, tuple(read[batch_dims:]) or None)
+        host = host_cpu(devices[at])
+        with tf.device(host):
+            if (host, slab) not in pipelines:
+                pipelines[host, slab] = _next_batch(make(slab=slab), read[:batch_dims])
+            part = pipelines[host, slab]
             parts.append(part if read == size else _cut_to_empty(part, size, batch_dims))
     features = {name: tuple(part[0][name] for part in parts) for name in parts[0][0]}
     return features, tuple(part[1] for part in parts)

@@ -61,29 +61,28 @@ def load(name: str, *, image_size: Sequence[int] = (), seed: int = 1, class_name
     Raises:
       ValueError: one line with the file and its fault.
     """
-    found = _find(name, _full_path(name), image_size, seed, class_names)
+    path = _full_path(name)
+    is_file = os.path.isfile(path)
+    if os.path.isdir(path) or (is_file and path.lower().endswith(CSV)):
+        from mtf_hetero.data import pictures  # here, because it needs TensorFlow, like the others
+
+        found = pictures.load_files(name, path, size=image_size, seed=seed, class_names=class_names)
+    elif is_file and path.lower().endswith(NPZ):
+        from mtf_hetero.data import arrays
+
+        found = arrays.load_arrays(path, size=image_size, seed=seed)
+    elif _FUNCTION.fullmatch(name):
+        from mtf_hetero.data import functions
+
+        found = functions.call_function(name, size=image_size)
+    else:
+        what = "is not a directory, .csv or .npz file" if os.path.exists(path) else "does not exist"
+        raise ValueError(
+            f"--dataset is {name!r}, and {path} {what}; name a directory with a folder of images per class"
+        )
     if class_names and found.class_names != tuple(class_names):
         raise ValueError(
             f"--dataset is {name!r}, which has the classes {', '.join(found.class_names)}, but the network was trained "
             f"on {', '.join(class_names)}; give data of the same classes"
         )
     return dataclasses.replace(found, name=name, statistics_images=STATISTICS_IMAGES)
-
-
-def _find(name: str, path: str, size: Sequence[int], seed: int, class_names: Sequence[str]) -> "Dataset":
-    """Open the data. Import what needs TensorFlow here."""
-    is_file = os.path.isfile(path)
-    if os.path.isdir(path) or (is_file and path.lower().endswith(CSV)):
-        from mtf_hetero.data import pictures
-
-        return pictures.load_files(name, path, size=size, seed=seed, class_names=class_names)
-    if is_file and path.lower().endswith(NPZ):
-        from mtf_hetero.data import arrays
-
-        return arrays.load_arrays(path, size=size, seed=seed)
-    if _FUNCTION.fullmatch(name):
-        from mtf_hetero.data import functions
-
-        return functions.call_function(name, size=size)
-    what = "is not a directory, .csv or .npz file" if os.path.exists(path) else "does not exist"
-    raise ValueError(f"--dataset is {name!r}, and {path} {what}; name a directory with a folder of images per class")

@@ -84,15 +84,15 @@ def load(name: str, data_dir: str | None, *, needs_images: bool = True) -> "Data
     image_shape = _image_shape(name, info, tfds)
     names = tuple(info.features["label"].names)
 
-    def source(split: str) -> Source:
-        paths = [os.fspath(path) for path in info.splits[split].filepaths]
-        return source_of_records(paths, info.splits[split].shard_lengths, decode)
-
     def decode(record: "tf.Tensor") -> "tuple[tf.Tensor, tf.Tensor]":
         example = info.features.deserialize_example(record)
         return tf.ensure_shape(example["image"], image_shape), example["label"]
 
-    sources = {split: source(split) for split in (TRAIN, TEST)}
+    parts = {split: info.splits[split] for split in (TRAIN, TEST)}
+    sources = {
+        split: source_of_records([*map(os.fspath, part.filepaths)], part.shard_lengths, decode)
+        for split, part in parts.items()
+    }
     return Dataset.of_sources(name, image_shape, names, sources)
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 TRAIN = "train"
 TEST = "test"
+FRAMING_BYTES = 16  # of a record in a TFRecord file: its length and two checksums
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
