@@ -7,7 +7,7 @@ that are pure arithmetic can be used, before TensorFlow is loaded or without it.
 import sys
 from typing import TYPE_CHECKING
 
-from mtf_hetero._support import lazy, start_up
+from mtf_hetero._support import lazy, stand_ins, start_up
 
 if TYPE_CHECKING:
     from mtf_hetero._compat import mtf, tf
@@ -73,7 +73,7 @@ __getattr__, __dir__ = lazy.attach(
     },
 )
 
-sys.meta_path.insert(0, lazy.Within("tensorflow", start_up.importing_tensorflow))
+sys.meta_path.insert(0, stand_ins.within("tensorflow", start_up.importing_tensorflow))
 # Whoever writes `import mtf_hetero` may go on with `import mesh_tensorflow as mtf`, which does not import by itself
 sys.meta_path.insert(0, lazy.ImportedBy("mesh_tensorflow", "mtf_hetero._compat"))
 _MOVED = {  # name before: name now

@@ -37,7 +37,6 @@ def _parser(program: str) -> command_line.Parser:
         prog=program,
         description="Mesh-TensorFlow with uneven mesh layouts: train on devices of unequal speed.",
         epilog=_FIRST_STEPS.format(program=program),
-        allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=mtf_hetero.__version__)

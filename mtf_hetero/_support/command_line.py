@@ -21,7 +21,10 @@ _PACKAGE = pathlib.Path(__file__).parents[1]
 
 
 class Parser(argparse.ArgumentParser):
-    """Reports a mistake in one line, without the usage that argparse prints first."""
+    """Reports a mistake in one line, without the usage that argparse prints first. Flags have no short forms."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, **options)
 
     def error(self, message: str) -> NoReturn:
         self.exit(WRONG_USAGE, f"error: {_one_line(message)}; see {self.prog} --help\n")
@@ -197,6 +200,14 @@ def check_output(flag: str, path: str) -> None:
         parent = os.path.dirname(parent)
     if not os.path.isdir(parent) or not os.access(parent, os.W_OK):
         raise ValueError(f"--{flag} is {path!r}, but {parent} cannot be written to; name another place")
+
+
+def write_output(flag: str, path: str, data: bytes) -> None:
+    """Write a file that a flag names, or raise ValueError if that is impossible."""
+    try:
+        files.write_bytes(path, data)
+    except OSError as error:
+        raise ValueError(f"--{flag} is {path!r}: {error.strerror}; name another file") from error
 
 
 @contextlib.contextmanager

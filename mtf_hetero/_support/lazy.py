@@ -1,6 +1,5 @@
 """Import the names of a package at their first use (PEP 562), and a package before another one."""
 
-import contextlib
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -11,8 +10,6 @@ import types
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
-
-from mtf_hetero._support import stand_ins
 
 
 def attach(
@@ -76,21 +73,6 @@ class ImportedBy(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def exec_module(self, module: types.ModuleType) -> None:
         module.__spec__ = self._spec
-
-
-class Within(importlib.abc.MetaPathFinder):
-    """Finder for sys.meta_path that imports a package within a context."""
-
-    def __init__(self, package: str, context: Callable[[], contextlib.AbstractContextManager[None]]) -> None:
-        self._package, self._context = package, context
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path) if fullname == self._package else None
-        if spec is not None and spec.loader is not None:
-            spec.loader = stand_ins.ContextLoader(spec.loader, self._context)
-        return spec
 
 
 class Moved(importlib.abc.MetaPathFinder, importlib.abc.Loader):

@@ -7,7 +7,7 @@ import importlib.machinery
 import importlib.util
 import sys
 import types
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 
@@ -32,25 +32,37 @@ def without(name: str) -> Iterator[None]:
             del sys.modules[name]
 
 
-class Postponed(importlib.abc.MetaPathFinder):
-    """Finder for sys.meta_path whose modules run at the first use of an attribute. Modules that are missing stay so."""
+class Wrapped(importlib.abc.MetaPathFinder):
+    """Finder for sys.meta_path that puts a loader around those of some modules. Modules that are missing stay so.
 
-    def __init__(self, names: Collection[str]) -> None:
-        self._names = names
+    Args:
+      is_wrapped: whether a module of this name is one of them.
+      wrap: returns the loader around another one.
+    """
+
+    def __init__(
+        self, is_wrapped: Callable[[str], bool], wrap: Callable[[importlib.abc.Loader], importlib.abc.Loader]
+    ) -> None:
+        self._is_wrapped, self._wrap = is_wrapped, wrap
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target) if fullname in self._names else None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target) if self._is_wrapped(fullname) else None
         if spec is not None and spec.loader is not None:
-            spec.loader = importlib.util.LazyLoader(spec.loader)
+            spec.loader = self._wrap(spec.loader)
         return spec
+
+
+def within(package: str, context: Callable[[], contextlib.AbstractContextManager[None]]) -> Wrapped:
+    """Return a finder that imports a package within a context."""
+    return Wrapped(package.__eq__, lambda loader: ContextLoader(loader, context))
 
 
 @contextlib.contextmanager
 def postponed(*names: str) -> Iterator[None]:
     """Let modules that are imported in this context run at their first use."""
-    finder = Postponed(names)
+    finder = Wrapped(names.__contains__, importlib.util.LazyLoader)
     sys.meta_path.insert(0, finder)
     try:
         yield
@@ -58,7 +70,7 @@ def postponed(*names: str) -> Iterator[None]:
         sys.meta_path.remove(finder)
 
 
-class StandIns(importlib.abc.MetaPathFinder):
+class StandIns(Wrapped):
     """Finder that gives stand-ins to the modules of a package. It precedes the package's finder in sys.meta_path.
 
     Args:
@@ -67,22 +79,14 @@ class StandIns(importlib.abc.MetaPathFinder):
     """
 
     def __init__(self, package: str, modules: Mapping[str, types.ModuleType]) -> None:
-        self._prefix = f"{package}."
+        super().__init__(
+            lambda name: name.startswith(f"{package}."), lambda loader: ContextLoader(loader, self._present)
+        )
         self._modules = modules
 
     @functools.cached_property
     def _missing(self) -> dict[str, types.ModuleType]:
         return {name: module for name, module in self._modules.items() if not is_importable(name)}
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if not fullname.startswith(self._prefix):
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
-        if spec is not None and spec.loader is not None:
-            spec.loader = ContextLoader(spec.loader, self._present)
-        return spec
 
     @contextlib.contextmanager
     def _present(self) -> Iterator[None]:

@@ -122,11 +122,6 @@ def _universes(arguments: argparse.Namespace) -> dict[str, Any]:
     return {name: getattr(arguments, name) for name in ("train", "test", "size", "cell", "seed")}
 
 
-def _convert(arguments: argparse.Namespace) -> Manifest:
-    options = {field.name: getattr(arguments, field.name) for field in dataclasses.fields(Options)}
-    return convert(arguments.directory, arguments.paths, Options(**options), progress=True)
-
-
 def _describe(directory: str, manifest: Manifest) -> str:
     shape = " x ".join(map(str, manifest.planes.shape))
     kind = f"{manifest.classes} classes" if manifest.classes else f"targets {', '.join(manifest.planes.targets)}"
@@ -146,7 +141,8 @@ def _do(arguments: argparse.Namespace) -> str:
         made = prepare(arguments.name, arguments.source, arguments.data_dir)
         return f"{arguments.name} {'already exists' if made.was_there else 'is prepared'}: {made.directory}"
     if arguments.command == "convert":
-        manifest = _convert(arguments)
+        options = {field.name: getattr(arguments, field.name) for field in dataclasses.fields(Options)}
+        manifest = convert(arguments.directory, arguments.paths, Options(**options), progress=True)
     else:
         manifest = write_universes(arguments.directory, **_universes(arguments), progress=True)
     return _describe(arguments.directory, manifest)

@@ -195,7 +195,8 @@ def _text(found: _Description) -> str:
         f"{versions['mesh-tensorflow']}, mtf_hetero {versions['mtf_hetero']}"
     )
     lines = [f"{found['host']}: {found['system']}", *_wrap(software), ""]
-    rows = [(device["device"], _memory(device), _hardware(device)) for device in devices]
+    memory = (bytes_text(device["memory_bytes"]) if device["memory_bytes"] else "-" for device in devices)
+    rows = list(zip([device["device"] for device in devices], memory, map(_hardware, devices), strict=True))
     lines += tables.lines([("device", "memory", "hardware"), *rows], "<><")
     addresses = {device["device"].partition("/")[0]: device["address"] for device in devices if "address" in device}
     lines += _wrap(", ".join(f"{worker} is {address}" for worker, address in addresses.items()))
@@ -212,10 +213,6 @@ def _text(found: _Description) -> str:
 
 def _wrap(text: str) -> list[str]:
     return textwrap.wrap(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
-
-
-def _memory(device: _Device) -> str:
-    return bytes_text(device["memory_bytes"]) if device["memory_bytes"] else "-"
 
 
 def _hardware(device: _Device) -> str:
@@ -245,9 +242,7 @@ def _list(arguments: argparse.Namespace) -> str:
 
 def main(argv: Sequence[str] | None = None, program: str = PROGRAM) -> int:
     """List devices by the command line, and return the exit code."""
-    parser = command_line.Parser(
-        prog=program, description="Lists the devices of this machine, or of workers.", allow_abbrev=False
-    )
+    parser = command_line.Parser(prog=program, description="Lists the devices of this machine, or of workers.")
     parser.add_argument("--workers", metavar="HOST:PORT,...", help="list the devices of these workers instead")
     parser.add_argument("--json", action="store_true", help="print JSON, for programs")
     arguments = parser.parse_args(argv)

@@ -45,7 +45,6 @@ def _parser(program: str) -> command_line.Parser:
         usage="%(prog)s --hosts=HOST,... [--FLAG=VALUE ...] --\n       COMMAND [--FLAG=VALUE ...]",
         description="Starts workers on several hosts over ssh, trains on them, and ends them.",
         epilog=f"COMMAND is one of {', '.join(_COMMANDS)}. It runs on this machine, with --workers.",
-        allow_abbrev=False,
     )
     hosts = parser.add_mutually_exclusive_group(required=True)
     hosts.add_argument(

@@ -55,9 +55,7 @@ class _ListKinds(argparse.Action):
 
 
 def _parse(argv: Sequence[str] | None, program: str) -> argparse.Namespace:
-    parser = command_line.Parser(
-        prog=program, description="Find the best layout of a network for some devices.", allow_abbrev=False
-    )
+    parser = command_line.Parser(prog=program, description="Find the best layout of a network for some devices.")
     parser.add_argument(
         "--kinds", action=_ListKinds, nargs=0, help="list the kinds of devices with their figures, and exit"
     )

@@ -19,7 +19,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from mtf_hetero._support import command_line, extras, files, tables
+from mtf_hetero._support import command_line, extras, tables
 from mtf_hetero._support.units import bytes_text, seconds_text
 from mtf_hetero.cli import network as network_lib
 from mtf_hetero.cost.devices_file import dumps
@@ -34,9 +34,7 @@ PROGRAM = "mtf-hetero profile"
 
 
 def _parse(argv: Sequence[str] | None, program: str) -> argparse.Namespace:
-    parser = command_line.Parser(
-        prog=program, description="Measures the devices of a cluster on a training step.", allow_abbrev=False
-    )
+    parser = command_line.Parser(prog=program, description="Measures the devices of a cluster on a training step.")
     network_lib.add_flags(parser)
     parser.add_argument("--devices", help="such as gpu:0,cpu:0, with workers also worker:0/gpu:0 (default: all)")
     parser.add_argument("--workers", help="host:port,host:port of running workers")
@@ -106,13 +104,6 @@ def _rate(bytes_per_second: float) -> str:
     return f"{bytes_text(bytes_per_second)}/s"
 
 
-def _save(machines: Machines, path: str) -> None:
-    try:
-        files.write_text(path, dumps(machines))
-    except OSError as error:
-        raise ValueError(f"--save is {path!r}, which cannot be written: {error.strerror}; name another file") from error
-
-
 def _check(arguments: argparse.Namespace) -> Request:
     """Find mistakes before TensorFlow is loaded, which takes seconds; return the requested devices."""
     network_lib.check_flags(arguments)
@@ -153,7 +144,7 @@ def _report(arguments: argparse.Namespace) -> str:
     with WorkerClaim(cluster.workers_in_use):
         machines, is_known = run_watched(measured, cluster.workers_in_use)
     if arguments.save is not None:
-        _save(machines, arguments.save)
+        command_line.write_output("save", arguments.save, dumps(machines).encode())
     speeds = calibration.speeds(graph, machines)
     shares = ",".join(f"{100 * speed / sum(speeds):.3g}" for speed in speeds)
     notes = [*shared, *["measured before: --fresh measures again"] * is_known]

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from mtf_hetero._support import command_line, figures, files, tables
+from mtf_hetero._support import command_line, figures, tables
 from mtf_hetero._support.schema import Many, Number, Record, Table, Text
 from mtf_hetero.estimator import metrics_log
 from mtf_hetero.estimator.metrics_log import Values
@@ -50,9 +50,7 @@ SCHEMAS = {  # of the rows that are drawn; a row may have other fields too
 
 def _parse(argv: Sequence[str] | None, program: str) -> argparse.Namespace:
     parser = command_line.Parser(
-        prog=program,
-        description="Draws what changed in a training: shares, busy devices, step time and events.",
-        allow_abbrev=False,
+        prog=program, description="Draws what changed in a training: shares, busy devices, step time and events."
     )
     parser.add_argument("model_dir", metavar="MODEL_DIR", help="directory of the run")
     parser.add_argument(f"--{_FLAG}", metavar="FILE", help=f"picture to write (default: MODEL_DIR/{_PICTURE})")
@@ -73,15 +71,11 @@ def _do(arguments: argparse.Namespace) -> str:
     if not rows:
         raise ValueError(f"{path} has no rows of kind busy or event; train longer, and without --busy_steps=0")
     figures.check_output(_FLAG, picture)
-    content = figures.render(draw(rows, arguments.model_dir), picture, _DPI)
-    try:
-        files.write_bytes(picture, content)
-    except OSError as error:
-        raise ValueError(f"--{_FLAG} is {picture!r}: {error.strerror}; name another file") from error
+    command_line.write_output(_FLAG, picture, figures.render(draw(rows, arguments.model_dir), picture, _DPI))
     events = [row for row in rows if row["kind"] == "event"]
     cells = [
         (str(number), str(row["step"]), f"{row['seconds_paused']:.1f}", " ".join(row["why"].split()))
-        for number, row in _numbered(events)
+        for number, row in enumerate(events, 1)
     ]
     lines = tables.lines([("event", "step", "paused s", "why"), *cells], ">>><") if events else ["no event"]
     return "\n".join([*lines, f"picture: {picture}\n"])
@@ -104,15 +98,12 @@ def _valid(rows: Sequence[Values]) -> tuple[list[Values], list[str]]:
     return valid, faults
 
 
-def _numbered(events: Sequence[Values]) -> list[tuple[int, Values]]:
-    return list(enumerate(events, 1))
-
-
 def draw(rows: Sequence[Values], title: str) -> "Figure":
     """Return the picture of a run: a panel for shares, one for busy devices and one for the step time."""
     events, busy = ([row for row in rows if row["kind"] == kind] for kind in ("event", "busy"))
     last = max(row["step"] for row in rows)
-    devices = list(dict.fromkeys(itertools.chain(*(row["busy_seconds"] for row in busy), *map(_list_devices, events))))
+    named = [row[place].split(", ") for row in events for place in ("devices_before", "devices")]
+    devices = list(dict.fromkeys(itertools.chain(*(row["busy_seconds"] for row in busy), *named)))
     colours = dict(zip(devices, itertools.cycle(_COLOURS)))
     panels = [_draw_busy, _draw_seconds] if busy else []
     panels = [_draw_shares, *panels] if events else panels
@@ -123,7 +114,7 @@ def draw(rows: Sequence[Values], title: str) -> "Figure":
         axes.set_xlim(0, max(last, 1))
         axes.grid(color=_GRID, linewidth=0.6)
         axes.spines[["top", "right"]].set_visible(False)
-        for number, event in _numbered(events):
+        for number, event in enumerate(events, 1):
             axes.axvline(event["step"], color=figures.INK, linewidth=0.9, linestyle=":")
             if axes is all_axes[0][0]:
                 place = {"xytext": (0, 2), "textcoords": "offset points", "ha": "center", "color": figures.INK}
@@ -133,10 +124,6 @@ def draw(rows: Sequence[Values], title: str) -> "Figure":
     figure.legend(handles, labels, loc="outside upper right", ncols=min(len(labels), 5), frameon=False)
     figure.suptitle(title, x=0.01, ha="left", color=figures.INK)
     return figure
-
-
-def _list_devices(event: Values) -> list[str]:
-    return [*event["devices_before"].split(", "), *event["devices"].split(", ")]
 
 
 def _shares(sizes: Mapping[str, Sequence[int]], devices: str) -> dict[str, float]:

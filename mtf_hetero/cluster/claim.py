@@ -13,7 +13,6 @@ A machine that loses power or network ends no connection. Restart its workers to
 """
 
 import atexit
-import concurrent.futures
 import contextlib
 import datetime
 import os
@@ -21,16 +20,13 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
 from mtf_hetero._compat import tf
-from mtf_hetero.cluster.probe import UnreachableWorkerError, Workers, ask_all, by_index
+from mtf_hetero.cluster.probe import UnreachableWorkerError, Workers, ask_all, by_index, in_parallel
 from mtf_hetero.cluster.processor_time import RemoteReader
 from mtf_hetero.cluster.versions import CONTAINER, find_refused
 
-_Worker = TypeVar("_Worker")
-_Result = TypeVar("_Result")
 _Threads = tuple[threading.Thread, threading.Thread | None]
 _QUEUE = "claim"
 _NAMES = 2**14  # in one step: each question consumes two names
@@ -75,12 +71,12 @@ class WorkerClaim:
                     f"{', '.join(refusals)}; wait until that training ends, end it, or give other workers"
                 )
         except BaseException:
-            _in_parallel(_release, claimed)
+            in_parallel(_release, claimed)
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        _in_parallel(_release, self._workers)
+        in_parallel(_release, self._workers)
 
 
 def describe(index: int, address: str, who: str) -> str:
@@ -96,14 +92,14 @@ def renew(workers: Workers) -> dict[int, str]:
     """
     with _lock:
         claimed = {index: address for index, address in by_index(workers).items() if address in _holdings}
-    return {index: who for index, who in _in_parallel(_renew, claimed).items() if who}
+    return {index: who for index, who in in_parallel(_renew, claimed).items() if who}
 
 
 def busy_seconds(workers: Workers) -> dict[int, float]:
     """Return {index: seconds for which the process had work} of those claimed workers that count and answer."""
     with _lock:
         holdings = {index: _holdings[address] for index, address in by_index(workers).items() if address in _holdings}
-    seconds_by_index = _in_parallel(_Holding.busy_seconds, holdings)
+    seconds_by_index = in_parallel(_Holding.busy_seconds, holdings)
     return {index: seconds for index, seconds in seconds_by_index.items() if seconds is not None}
 
 
@@ -118,7 +114,7 @@ def find_free(workers: Workers) -> dict[int, str]:
     back = {i: address for i, address in addresses.items() if not answers[i].failure and i not in refused}
     given_back = {index: address for index, address in back.items() if address in _given_back}
     try:
-        owners = {**renew(back), **_in_parallel(_take, given_back)}
+        owners = {**renew(back), **in_parallel(_take, given_back)}
     except UnreachableWorkerError:  # lost again
         return {}
     return {index: address for index, address in back.items() if not owners.get(index)}
@@ -127,14 +123,7 @@ def find_free(workers: Workers) -> dict[int, str]:
 def give_back(workers: Workers) -> None:
     """Give workers back before the claim on them ends: other trainings may take them. `find_free` takes them again."""
     _given_back.update(by_index(workers).values())
-    _in_parallel(_release, by_index(workers))
-
-
-# One after another, a program that outlives its workers waits six seconds for each
-def _in_parallel(function: Callable[[_Worker], _Result], workers: dict[int, _Worker]) -> dict[int, _Result]:
-    """Call a function for each worker in a thread; returns {index: its result}."""
-    with concurrent.futures.ThreadPoolExecutor(max(len(workers), 1)) as pool:
-        return dict(zip(workers, pool.map(function, workers.values()), strict=True))
+    in_parallel(_release, by_index(workers))
 
 
 class _Holding:

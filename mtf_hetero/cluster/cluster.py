@@ -247,12 +247,10 @@ def _list_devices(workers: Mapping[int, str], timeout_seconds: float) -> dict[in
     return devices
 
 
-def _worker(task: int) -> Device:
-    return Device(WORKER, task)
-
-
 def _all_devices(devices_by_worker: Mapping[int, list[Device]]) -> tuple[str, ...]:
-    return tuple(device.within(_worker(task)).name for task, devices in devices_by_worker.items() for device in devices)
+    return tuple(
+        device.within(Device(WORKER, task)).name for task, devices in devices_by_worker.items() for device in devices
+    )
 
 
 def _choose(

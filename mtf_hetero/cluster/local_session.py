@@ -6,7 +6,7 @@ cpu:0 and cpu:1 ends in more than fifty lines of TensorFlow.
 
 import functools
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from mtf_hetero._compat import tf
@@ -79,11 +79,7 @@ def _check(session: tf.Session, *, soft_placement: bool) -> None:
         remedy = f"{why_no_gpu()}; or name other devices"
     else:
         remedy = "make the session with tf.Session(config=mtf_hetero.session_config(mesh_impl))"
-    raise ValueError(f"this session has no {_join_names(missing)}, which a mesh names; {remedy}")
-
-
-def _join_names(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
+    raise ValueError(f"this session has no {' or '.join(missing)}, which a mesh names; {remedy}")
 
 
 @functools.cache

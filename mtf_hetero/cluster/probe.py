@@ -19,6 +19,8 @@ import grpc
 from mtf_hetero._support import files
 
 _Parsed = TypeVar("_Parsed")
+_Worker = TypeVar("_Worker")
+_Result = TypeVar("_Result")
 Workers = Sequence[str] | Mapping[int, str]  # "host:port" of each, by index if some are missing
 
 _GET_STATUS = "/tensorflow.WorkerService/GetStatus"
@@ -161,6 +163,17 @@ def is_port(text: str) -> bool:
     return text.isascii() and text.isdigit() and int(text) in PORTS
 
 
+def is_free(port: int, host: str = "") -> bool:
+    """Return whether a server may listen at a port of this machine: of one address, or of all."""
+    with socket.socket() as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trial.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
 def host_towards(workers: Sequence[str]) -> str:
     """Return the address of this machine that a worker on another one can reach. Nothing is sent."""
     addresses = []
@@ -214,10 +227,14 @@ def ask(address: str, timeout_seconds: float) -> Answer:
 
 def ask_all(workers: Workers, timeout_seconds: float) -> dict[int, Answer]:
     """Ask all workers at the same time; returns the answers by index."""
-    addresses = by_index(workers)
-    with concurrent.futures.ThreadPoolExecutor(max(len(addresses), 1)) as pool:
-        answers = pool.map(lambda address: ask(address, timeout_seconds), addresses.values())
-        return dict(zip(addresses, answers, strict=True))
+    return in_parallel(lambda address: ask(address, timeout_seconds), by_index(workers))
+
+
+# One after another, a program that outlives its workers waits six seconds for each
+def in_parallel(function: Callable[[_Worker], _Result], workers: Mapping[int, _Worker]) -> dict[int, _Result]:
+    """Call a function for each worker in a thread; returns {index: its result}."""
+    with concurrent.futures.ThreadPoolExecutor(max(len(workers), 1)) as pool:
+        return dict(zip(workers, pool.map(function, workers.values()), strict=True))
 
 
 def lost_workers_error(workers: Workers, timeout_seconds: float = 5.0) -> UnreachableWorkerError:

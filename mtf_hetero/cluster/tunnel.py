@@ -6,11 +6,10 @@ needs it. Data between two workers pass through the machine of the training proc
 """
 
 import dataclasses
-import socket
 from collections.abc import Sequence
 
 from mtf_hetero.cluster.launcher import Host
-from mtf_hetero.cluster.probe import PORTS
+from mtf_hetero.cluster.probe import PORTS, is_free
 
 HERE = "127.0.0.1"
 # A shared connection would keep its forwards after the training
@@ -51,7 +50,7 @@ def assign_ports(hosts: Sequence[Host], port: int) -> tuple[Host, ...]:
 def find_port(hosts: Sequence[Host]) -> int:
     """Return a port of the training process: the first one above those of the workers that is free here."""
     for port in range(max(host.port for host in hosts) + 1, PORTS.stop):
-        if _is_free(port):
+        if is_free(port, HERE):
             return port
     raise ValueError("no port above those of the workers is free on this machine; lower --port")
 
@@ -59,7 +58,7 @@ def find_port(hosts: Sequence[Host]) -> int:
 def check_ports(hosts: Sequence[Host], own: int) -> None:
     """Raise ValueError unless ssh and the training process can listen here at the ports of a tunnel."""
     for port in [*(host.port for host in hosts), own]:
-        if not _is_free(port):
+        if not is_free(port, HERE):
             raise ValueError(
                 f"port {port} of this machine is in use; with --tunnel, the ports of all workers must be free here: "
                 "choose others with --port"
@@ -90,13 +89,3 @@ def forwards(hosts: Sequence[Host], own: int) -> list[list[str]]:
 
 def _forward(port: int) -> str:
     return f"{HERE}:{port}:{HERE}:{port}"
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as trial:
-        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            trial.bind((HERE, port))
-        except OSError:
-            return False
-    return True

@@ -32,7 +32,7 @@ from mtf_hetero._support import command_line, cores
 from mtf_hetero.cluster import granted, packet_filter, runtime, secret, versions
 from mtf_hetero.cluster.devices import MOST_CPUS, listed_devices
 from mtf_hetero.cluster.members import keep_registered
-from mtf_hetero.cluster.probe import PORTS, split_address
+from mtf_hetero.cluster.probe import PORTS, is_free, split_address
 
 if TYPE_CHECKING:
     from mtf_hetero._compat import tf
@@ -54,7 +54,6 @@ def _parse(argv: Sequence[str] | None, program: str) -> argparse.Namespace:
         description="Offers this machine's devices to training runs on other machines.",
         epilog="TensorFlow's server has no authentication: anyone who reaches the port can run code here. "
         "With --host=ADDRESS, it can be reached at that address only.",
-        allow_abbrev=False,
     )
     parser.add_argument(
         "--port", type=int, help="port to listen on; 0: any free port (default: the port in TF_CONFIG or Slurm's step)"
@@ -132,7 +131,7 @@ def _check_address(flag: str, value: str, address: str, right: str) -> None:
 
 
 def _check_free(port: int) -> None:
-    if _in_use(port):
+    if not is_free(port):
         raise ValueError(
             f"--port is {port}, which is in use on this machine; choose another port, or end the program that uses it"
         )
@@ -272,16 +271,6 @@ def _describe_reach(port: int, address: str | None, refusal: str, training: str 
     if address.startswith("127."):
         return f"reached by programs on this machine only: each of them, of any user, {harm}"
     return f"warning: anyone who reaches {address}:{port} {harm}; the port is closed at other addresses"
-
-
-def _in_use(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", port))
-        except OSError:
-            return True
-    return False
 
 
 def _devices(server: "tf.train.Server") -> str:

@@ -9,25 +9,28 @@ Example:
 Each name is imported at its first use, so that TensorFlow is loaded late.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mtf_hetero._support import lazy
-from mtf_hetero.data import own
+from mtf_hetero.data import known, own
+from mtf_hetero.data.known import DATASETS
+from mtf_hetero.data.own import full_name, is_own
 
 if TYPE_CHECKING:
     from mtf_hetero.data._volumes_files import Manifest, Planes, write_volumes
     from mtf_hetero.data.augmentation import Augmentation
     from mtf_hetero.data.dataset import Dataset
-    from mtf_hetero.data.laid_out import laid_out_batches
+    from mtf_hetero.data.examples import Examples, Slab
+    from mtf_hetero.data.laid_out import laid_out_batches, laid_out_volumes
     from mtf_hetero.data.records import UnreadableError, unreadable_as_value_error
-    from mtf_hetero.data.volumes import Slab, Volumes, laid_out_volumes, load_volumes
+    from mtf_hetero.data.volumes import Volumes, load_volumes
 
 __all__ = [
     "DATASETS",
     "Augmentation",
     "Dataset",
+    "Examples",
     "Manifest",
     "Planes",
     "Slab",
@@ -48,37 +51,19 @@ __getattr__, __dir__ = lazy.attach(
     {
         "Augmentation": "augmentation",
         "Dataset": "dataset",
+        "Examples": "examples",
         "Manifest": "_volumes_files",
         "Planes": "_volumes_files",
-        "Slab": "volumes",
+        "Slab": "examples",
         "UnreadableError": "records",
         "Volumes": "volumes",
         "laid_out_batches": "laid_out",
-        "laid_out_volumes": "volumes",
+        "laid_out_volumes": "laid_out",
         "load_volumes": "volumes",
         "unreadable_as_value_error": "records",
         "write_volumes": "_volumes_files",
     },
 )
-
-
-def _load_mnist5k() -> "Dataset":
-    from mtf_hetero.data import mnist5k
-
-    return mnist5k.load()
-
-
-DATASETS: Mapping[str, Callable[[], "Dataset"]] = MappingProxyType({"mnist5k": _load_mnist5k})
-
-
-def is_own(name: str, data_dir: str | None = None) -> bool:
-    """Return whether a name is a path or a function with a user's own images."""
-    return own.is_own(name, data_dir, built_in=tuple(DATASETS))
-
-
-def full_name(name: str, data_dir: str | None = None) -> str:
-    """Return the name of a data set for any working directory: a full path for own data and volumes."""
-    return own.full_name(name) if is_own(name, data_dir) else name
 
 
 def load(
@@ -110,12 +95,12 @@ def load(
     """
     if is_own(name, data_dir):
         return own.load(name, image_size=image_size, seed=seed, class_names=class_names)
-    if name in DATASETS:
-        found = DATASETS[name]()
+    if name in known.DATASETS:
+        found = known.DATASETS[name]()
     else:
         from mtf_hetero.data import prepared
 
-        found = prepared.load(name, data_dir, built_in=tuple(DATASETS), needs_images=needs_images)
+        found = prepared.load(name, data_dir, needs_images=needs_images)
     if image_size:
         size = ",".join(map(str, image_size))
         raise ValueError(f"--image_size is {size}, but the images of {name!r} already have one size; remove it")

@@ -20,7 +20,7 @@ import numpy as np
 from mtf_hetero._support import loading
 from mtf_hetero._support.files import new_directory, read_text, write_text
 from mtf_hetero._support.schema import Anything, Flag, Many, Number, Record, Table, Text
-from mtf_hetero.data.source import TEST, TRAIN
+from mtf_hetero.data.source import FRAMING_BYTES, TEST, TRAIN
 
 if TYPE_CHECKING:
     from mtf_hetero._compat import tf
@@ -33,7 +33,6 @@ _MOST_FILES = 100_000  # their names have five digits
 FILE_BYTES = 2**28  # a larger file has one volume
 SIMULATION = "2LPT, cloud in cell; Eisenstein and Hu 1998 without wiggles"  # the method of `mtf-hetero data simulate`
 _FORMAT = "mtf_hetero volumes 1"
-_FRAMING_BYTES = 16  # of a TFRecord: its length and two checksums
 _TARGET_BYTES = 4  # float32
 
 _COUNT = Number(integer=True, least=0, most=2**40)
@@ -116,7 +115,7 @@ class Planes:
     @property
     def record_bytes(self) -> int:
         """Bytes from the beginning of a plane in a file to the next plane."""
-        return self.image_bytes + self.label_bytes + self.target_bytes + _FRAMING_BYTES
+        return self.image_bytes + self.label_bytes + self.target_bytes + FRAMING_BYTES
 
 
 @dataclasses.dataclass(frozen=True)

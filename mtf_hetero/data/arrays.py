@@ -7,7 +7,7 @@ import dataclasses
 import hashlib
 import struct
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import IO
 
 import numpy as np
@@ -67,7 +67,7 @@ class _Images:
         return tf.reshape(tf.io.decode_raw(pixels, tf.uint8), self.shape)
 
 
-def load_arrays(path: str, *, size: tuple[int, int] | tuple[()], seed: int, class_names: Sequence[str] = ()) -> Dataset:
+def load_arrays(path: str, *, size: Sequence[int], seed: int) -> Dataset:
     """Open an archive with x_train, y_train, x_test and y_test, or with x and y.
 
     The images are uint8 [images, height, width] or [images, height, width, channels], the labels whole numbers from 0
@@ -78,22 +78,19 @@ def load_arrays(path: str, *, size: tuple[int, int] | tuple[()], seed: int, clas
       path: of the archive.
       size: height and width to which images are resized; none: they stay as they are.
       seed: of the choice of test images.
-      class_names: the classes of a network; none: the classes of the archive.
 
     Raises:
       ValueError: one line with the array and its fault.
     """
     try:
         with zipfile.ZipFile(path) as archive:
-            return _open(path, archive, size, seed, class_names)
+            return _open(path, archive, size, seed)
     except (OSError, EOFError, zipfile.BadZipFile, NotImplementedError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ValueError(f"{path} cannot be read as an archive of numpy.savez: {reason}; save it again") from error
 
 
-def _open(
-    path: str, archive: zipfile.ZipFile, size: tuple[int, int] | tuple[()], seed: int, class_names: Sequence[str]
-) -> Dataset:
+def _open(path: str, archive: zipfile.ZipFile, size: Sequence[int], seed: int) -> Dataset:
     arrays = {name.removesuffix(".npy") for name in archive.namelist()}
     divided = {f"{array}_{split}" for array in "xy" for split in (TRAIN, TEST)}
     if not divided <= arrays and not {"x", "y"} <= arrays:
@@ -114,9 +111,9 @@ def _open(
         is_test = np.array(choose_test([str(i) for i in chosen[TRAIN]], labels[TRAIN].tolist(), seed))
         _check_labels(path, {TRAIN: labels[TRAIN][~is_test], TEST: labels[TEST][is_test]}, suffixes)
         chosen = {TRAIN: np.flatnonzero(~is_test), TEST: np.flatnonzero(is_test)}
-    names = _names(path, archive, int(labels[TRAIN].max()) + 1, class_names)
-    height, width, channels = images[TRAIN].shape[1:]
-    shape = (*size, channels) if size else (height, width, channels)
+    names = _names(path, archive, int(labels[TRAIN].max()) + 1)
+    height, width = size or images[TRAIN].shape[1:3]
+    shape = height, width, images[TRAIN].shape[3]
     return Dataset.of_sources(
         path,
         shape,
@@ -204,17 +201,12 @@ def _check_labels(path: str, labels: dict[str, np.ndarray], suffixes: dict[str, 
         )
 
 
-def _names(path: str, archive: zipfile.ZipFile, classes: int, known: Sequence[str]) -> tuple[str, ...]:
+def _names(path: str, archive: zipfile.ZipFile, classes: int) -> tuple[str, ...]:
     names = tuple(map(str, range(classes)))
     if f"{_NAMES}.npy" in archive.namelist():
         names = tuple(map(str, _read(path, archive, _NAMES).ravel().tolist()))
         if len(names) != classes:
             raise ValueError(f"{path}: {_NAMES} has {len(names)} names for {classes} classes; give each class a name")
-    if known and names != tuple(known):
-        raise ValueError(
-            f"{path} has the classes {', '.join(names)}, but the network was trained on {', '.join(known)}; give "
-            "data of the same classes"
-        )
     return names
 
 
@@ -228,7 +220,7 @@ def _digest(archive: zipfile.ZipFile, names: Sequence[str], seed: int) -> str:
 def _source(images: _Images, labels: np.ndarray, chosen: np.ndarray, shape: Sequence[int]) -> Source:
     places, classes = CompressedConstant(chosen.astype(np.int32)), CompressedConstant(labels[chosen].astype(np.int32))
 
-    def read(indices: tf.data.Dataset) -> tf.data.Dataset:
+    def reader(kept_bytes: int) -> Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
         all_images, label_of, place_of = images.tensor(), classes.lookup(), places.lookup()
 
         def example(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -236,6 +228,6 @@ def _source(images: _Images, labels: np.ndarray, chosen: np.ndarray, shape: Sequ
             is_fitted = tuple(shape) != images.shape[1:]
             return crop_and_resize(image, shape[:2]) if is_fitted else image, label_of(index)
 
-        return indices.map(example)
+        return example
 
-    return Source(len(chosen), read, read)
+    return Source(len(chosen), reader, keeps=True)

@@ -1,4 +1,4 @@
-"""Random crops and reflections of the training images. They do not depend on the split of the batch."""
+"""Random crops and reflections of training examples. They do not depend on the split of the batch."""
 
 import dataclasses
 import numbers
@@ -60,3 +60,15 @@ class Augmentation:
         columns = tf.where_v2(decisions[:, 2:] > 0, tf.range(width - 1, -1, -1)[None], tf.range(width)[None])
         images = tf.gather(images, rows, axis=1, batch_dims=1)
         return tf.gather(images, decisions[:, 1:2] + columns, axis=2, batch_dims=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Turns:
+    """Random reflections of a volume, and the exchange of its height and width if they are equal."""
+
+    is_square: bool
+
+    def draw(self, batch_size: int, seed: int, batch: tf.Tensor) -> tf.Tensor:
+        """Draw turns [batch, 4]: mirrored along depth, height, width; height and width exchanged."""
+        seeds = tf.stack([tf.constant(seed, tf.int64), -1 - batch])  # seeds from 0 up order the volumes
+        return tf.random.stateless_uniform([batch_size, 4], seeds, 0, 2, tf.int32) * [1, 1, 1, int(self.is_square)]

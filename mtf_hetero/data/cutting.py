@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from mtf_hetero._compat import FuncGraph
 
 _Dataset = tf.compat.v2.data.Dataset
-_OfExample = Callable[..., Sequence[tf.Tensor]]  # what is fed of an example, flat -> the example
-_OfRows = Callable[[Sequence[tf.Tensor], int], list[tf.Tensor]]  # what is fed of some examples, their number -> these
+_Make = Callable[..., Sequence[tf.Tensor]]  # what is fed of an example, or of the rows of several, flat -> these
 _MOST_CONSTANTS = 2**20  # bytes of a function with its constants: it is part of the graph for each worker
 _LEAST_ROW = 1024  # bytes of an example, above which its number is fed in place of it
 _PARALLEL = 16  # examples that a worker loads at the same time; TensorFlow's threads bound it too
@@ -59,13 +58,11 @@ class Loader:
       is_on_workers: whether workers load the examples; False once one of them could not, and this process does.
     """
 
-    def __init__(
-        self, make: _OfRows | None, spec: object, *, stored: Stored | None = None, draws: bool = False
-    ) -> None:
+    def __init__(self, make: _Make | None, spec: object, *, stored: Stored | None = None, draws: bool = False) -> None:
         self._make, self._spec = make, tf.nest.flatten(spec)
         self.stored, self.draws, self.is_on_workers = stored, draws, True
         if make is not None:
-            self._function = tf.compat.v2.function(lambda *rows: make(rows, rows[0].shape[0]), autograph=False)
+            self._function = tf.compat.v2.function(make, autograph=False)
 
     def load_here(self, fed: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Return the components of examples, in this process, given the arrays that are fed."""
@@ -75,18 +72,17 @@ class Loader:
         with tf.init_scope(), tf.device("/cpu:0"):
             return [np.asarray(tensor) for tensor in self._function(*map(tf.constant, rows))]
 
-    def __call__(self, fed: Sequence[tf.Tensor], count: int, host: str) -> list[tf.Tensor]:
-        """Make operations in TensorFlow's default graph; returns the components of examples, each [count, ...].
+    def __call__(self, fed: Sequence[tf.Tensor], host: str) -> Sequence[tf.Tensor]:
+        """Make operations in TensorFlow's default graph; returns the components of examples, [examples, ...].
 
         Args:
           fed: components, on the host.
-          count: of examples.
           host: its CPU, on which the operations are placed.
         """
         rows = list(fed) if self.stored is None else self.stored.gather(fed[0], host)
-        loaded = rows if self._make is None else self._make(rows, count)
+        loaded = rows if self._make is None else self._make(*rows)
         for tensor, spec in zip(loaded, self._spec, strict=True):
-            tensor.set_shape([count, *spec.shape[1:]])
+            tensor.set_shape([fed[0].shape[0], *spec.shape[1:]])
         return loaded
 
 
@@ -123,7 +119,7 @@ def cut(dataset: tf.data.Dataset, passes: int = 1) -> Cut:
       >>> cut(dataset).below  # the same paths in the same order, in batches of 64
     """
     cutter = _Cutter()
-    below, make = cutter.cut_batches(dataset)
+    below, make = cutter.cut(dataset)
     numbers, arrays = _by_number(below)
     stored = Stored(arrays, passes) if arrays else None
     loader = Loader(make, dataset.element_spec, stored=stored, draws=cutter.draws) if make or stored else None
@@ -146,48 +142,31 @@ class _Cutter:
     def __init__(self) -> None:
         self.why, self.draws = "", False
 
-    def cut_batches(self, dataset: tf.data.Dataset) -> tuple[tf.data.Dataset, _OfRows | None]:
-        """Return what is fed of batches, and what makes examples of it; None: nothing does."""
+    def cut(self, dataset: tf.data.Dataset, *, is_batched: bool = True) -> tuple[tf.data.Dataset, _Make | None]:
+        """Return what is fed of batches, or of examples, and what makes them of it; None: nothing does."""
         dataset, kind = _kind(dataset)
-        if kind in _BATCHES:
-            below, make = self._cut_examples(dataset._input_dataset)
-            return (dataset, None) if make is None else (_AGAIN[kind](dataset, below), _by_example(make))
-        if kind in _AGAIN and not _is_seeded(dataset):
-            below, of_rows = self.cut_batches(dataset._input_dataset)
-            return (dataset, None) if of_rows is None else (_AGAIN[kind](dataset, below), of_rows)
-        if kind not in _MAPS:
-            return self._refuse(dataset, _describe(dataset))
-        if not (_is_by_row(dataset._map_func.function.graph) or _is_class_weights(dataset)):
-            return self._refuse(dataset, "a function of whole batches; call map() before batch()")
-        if why := self._why_not(dataset):
-            return self._refuse(dataset, why)
-        below, of_rows = self.cut_batches(dataset._input_dataset)
-        function = _function(dataset)
-        if of_rows is None:
-            return below, lambda rows, count: function(*rows)
-        return below, lambda rows, count: function(*of_rows(rows, count))
-
-    def _cut_examples(self, dataset: tf.data.Dataset) -> tuple[tf.data.Dataset, _OfExample | None]:
-        """Return what is fed of examples, and what makes them of it, flat; None: nothing does."""
-        dataset, kind = _kind(dataset)
-        if kind == "_ZipDataset":
-            return self._cut_zipped(dataset)
+        if kind in _AGAIN and (is_batched or kind not in _BATCHES) and not _is_seeded(dataset):
+            below, make = self.cut(dataset._input_dataset, is_batched=is_batched and kind not in _BATCHES)
+            if make is None:
+                return dataset, None
+            return _AGAIN[kind](dataset, below), _by_example(make) if kind in _BATCHES else make
         if kind in _MAPS:
+            if is_batched and not (_is_by_row(dataset._map_func.function.graph) or _is_class_weights(dataset)):
+                return self._refuse(dataset, "a function of whole batches; call map() before batch()")
             if why := self._why_not(dataset):
                 return self._refuse(dataset, why)
-            below, make = self._cut_examples(dataset._input_dataset)
+            below, make = self.cut(dataset._input_dataset, is_batched=is_batched)
             function = _function(dataset)
             return below, function if make is None else lambda *fed: function(*make(*fed))
-        if kind in _AGAIN.keys() - _BATCHES and not _is_seeded(dataset):
-            below, make = self._cut_examples(dataset._input_dataset)
-            return (dataset, None) if make is None else (_AGAIN[kind](dataset, below), make)
-        if "TensorSlice" in kind or "Range" in kind or "TFRecord" in kind:
+        if not is_batched and kind == "_ZipDataset":
+            return self._cut_zipped(dataset)
+        if not is_batched and ("TensorSlice" in kind or "Range" in kind or "TFRecord" in kind):
             return dataset, None
         return self._refuse(dataset, _describe(dataset))
 
-    def _cut_zipped(self, dataset: tf.data.Dataset) -> tuple[tf.data.Dataset, _OfExample | None]:
+    def _cut_zipped(self, dataset: tf.data.Dataset) -> tuple[tf.data.Dataset, _Make | None]:
         """Cut each of the pipelines that are read side by side."""
-        parts = [self._cut_examples(part) for part in tf.nest.flatten(dataset._datasets)]
+        parts = [self.cut(part, is_batched=False) for part in tf.nest.flatten(dataset._datasets)]
         if all(make is None for _, make in parts):
             return dataset, None
         begins = list(itertools.accumulate((len(_flat(below.element_spec)) for below, _ in parts), initial=0))
@@ -305,15 +284,15 @@ def _function(mapped: tf.data.Dataset) -> Callable[..., list[tf.Tensor]]:
     return call
 
 
-def _by_example(make: _OfExample) -> _OfRows:
+def _by_example(make: _Make) -> _Make:
     """Return what makes examples of rows, several at the same time, one by one."""
 
-    def load(rows: Sequence[tf.Tensor], count: int) -> list[tf.Tensor]:
-        dataset = _Dataset.from_tensor_slices(tuple(rows))
-        dataset = dataset.map(
+    def load(*rows: tf.Tensor) -> Sequence[tf.Tensor]:
+        count = rows[0].shape[0]
+        examples = _Dataset.from_tensor_slices(rows).map(
             lambda *fed: tuple(make(*fed)), num_parallel_calls=min(count, _PARALLEL), deterministic=True
         )
-        return list(dataset.batch(count).get_single_element())
+        return examples.batch(count).get_single_element()
 
     return load
 

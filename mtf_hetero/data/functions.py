@@ -15,6 +15,7 @@ from mtf_hetero._compat import tf
 from mtf_hetero._support import facts, functions
 from mtf_hetero.data.cutting import list_nodes
 from mtf_hetero.data.dataset import Dataset
+from mtf_hetero.data.examples import read_here
 from mtf_hetero.data.pictures import crop_and_resize
 from mtf_hetero.data.records import assert_usable
 from mtf_hetero.data.source import TEST, TRAIN, CompressedConstant, CompressedStrings, Source
@@ -26,13 +27,12 @@ _PARALLEL = 8  # calls of `decode`, of which some wait for files
 _CONTRACT = "it must return (train, test), two data sets of (image, label), or a dict of 'train' and 'test'"
 
 
-def call_function(name: str, *, size: Sequence[int], class_names: Sequence[str] = ()) -> Dataset:
+def call_function(name: str, *, size: Sequence[int]) -> Dataset:
     """Call a function, and read the elements of the data sets that it returns.
 
     Args:
       name: "module:function", for `_support.functions`.
       size: height and width to which images are resized; none: all have one size.
-      class_names: the classes of a network; none: the classes that the function returns.
 
     Raises:
       ValueError: the fault in one line.
@@ -47,7 +47,7 @@ def call_function(name: str, *, size: Sequence[int], class_names: Sequence[str] 
     with tf.Graph().as_default() as graph:
         shape = _image_shape(name, elements[TRAIN], decode, size)
         _check_plain(name, graph)
-    names = _names(name, parts, elements, decode, class_names)
+    names = _names(name, parts, elements, decode)
     sources = {
         split: _source(f"of the {split} images of {name}", part, decode, shape, len(names))
         for split, part in elements.items()
@@ -104,29 +104,22 @@ def _read(name: str, split: str, dataset: tf.data.Dataset) -> _Elements:
                 f"dataset {name!r} has {split!r} elements of {structure}; give each the same shape, unbatched, or file "
                 "names and 'decode'"
             )
-    iterator = tf.data.make_initializable_iterator(dataset.batch(_READ))
-    batch, parts, size = tf.nest.flatten(iterator.get_next()), [], 0
+    parts, size = [], 0
     try:
-        with tf.Session(config=tf.ConfigProto(device_count={"GPU": 0})) as session:
-            session.run([tf.tables_initializer(), iterator.initializer])
-            while True:
-                parts.append(session.run(batch))
-                size += sum(array.nbytes for array in parts[-1])
-                if size > MOST_BYTES:
-                    raise ValueError(
-                        f"dataset {name!r} has more than {MOST_BYTES // 2**20} MiB of {split!r} elements, which are "
-                        "kept in memory; return file names and 'decode', or give a folder of images"
-                    )
-    except tf.errors.OutOfRangeError:
-        pass
+        for arrays in read_here(dataset.batch(_READ)):
+            parts.append(arrays)
+            size += sum(array.nbytes for array in arrays)
+            if size > MOST_BYTES:
+                raise ValueError(
+                    f"dataset {name!r} has more than {MOST_BYTES // 2**20} MiB of {split!r} elements, which are kept "
+                    "in memory; return file names and 'decode', or give a folder of images"
+                )
     except tf.errors.OpError as error:
         raise ValueError(f"dataset {name!r} cannot be read: {' '.join(error.message.split())[:500]}") from error
     if split == TRAIN and not parts:
         raise ValueError(f"dataset {name!r} has no {split!r} elements; give some")
     if not parts:
-        return _Elements(
-            structure, [np.zeros([0, *spec.shape.as_list()], spec.dtype.as_numpy_dtype) for spec in leaves]
-        )
+        parts = [[np.zeros([0, *spec.shape.as_list()], spec.dtype.as_numpy_dtype) for spec in leaves]]
     return _Elements(structure, [np.concatenate(arrays) for arrays in zip(*parts, strict=True)])
 
 
@@ -185,7 +178,6 @@ def _names(
     parts: Mapping[str, Any],
     elements: Mapping[str, _Elements],
     decode: Callable[..., object] | None,
-    known: Sequence[str],
 ) -> tuple[str, ...]:
     """Return the names of the classes, and check the labels that are in memory."""
     names = tuple(map(str, parts.get("class_names") or ()))
@@ -204,13 +196,7 @@ def _names(
         raise ValueError(
             f"dataset {name!r} has {classes!r} classes and {len(names)} class names; give two or more of one number"
         )
-    names = names or tuple(map(str, range(classes)))
-    if known and names != tuple(known):
-        raise ValueError(
-            f"dataset {name!r} has the classes {', '.join(names)}, but the network was trained on {', '.join(known)}; "
-            "give data of the same classes"
-        )
-    return names
+    return names or tuple(map(str, range(classes)))
 
 
 def _digest(elements: Mapping[str, _Elements]) -> str:
@@ -230,7 +216,7 @@ def _source(
         for array in elements.arrays
     ]
 
-    def read(indices: tf.data.Dataset) -> tf.data.Dataset:
+    def reader(kept_bytes: int) -> Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
         lookups = [array.lookup() for array in stored]
 
         def example(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -250,6 +236,6 @@ def _source(
             with tf.control_dependencies([assert_usable(usable, number, problem)]):
                 return tf.ensure_shape(image, shape), tf.identity(label)
 
-        return indices.map(example, num_parallel_calls=_PARALLEL)
+        return example
 
-    return Source(elements.count, read, read)
+    return Source(elements.count, reader, _PARALLEL, keeps=True)

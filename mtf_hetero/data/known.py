@@ -1,9 +1,22 @@
-"""The sets that `mtf-hetero data prepare` can write, and the sources of their files."""
+"""The sets that are built in, and those that `mtf-hetero data prepare` can write, with the sources of their files."""
 
 import dataclasses
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mtf_hetero.data.dataset import Dataset
+
+
+def _load_mnist5k() -> "Dataset":
+    from mtf_hetero.data import mnist5k
+
+    return mnist5k.load()
+
+
+DATASETS: Mapping[str, Callable[[], "Dataset"]] = MappingProxyType({"mnist5k": _load_mnist5k})
 
 
 @dataclasses.dataclass(frozen=True)

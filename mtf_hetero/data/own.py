@@ -4,8 +4,10 @@ import contextlib
 import dataclasses
 import os
 import re
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from mtf_hetero.data import known
 
 if TYPE_CHECKING:
     from mtf_hetero.data.dataset import Dataset
@@ -16,7 +18,7 @@ _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _PATH = re.compile(r"[./~]|.*/$|.*\.(npz|csv)$", re.IGNORECASE)
 
 
-def is_own(name: str, data_dir: str | None = None, *, built_in: Sequence[str] = ()) -> bool:
+def is_own(name: str, data_dir: str | None = None) -> bool:
     """Return whether a name is that of a user's own data: a path or a function.
 
     The name of a built-in or prepared set comes before a directory of that name. A path that begins with a dot or ends
@@ -25,22 +27,25 @@ def is_own(name: str, data_dir: str | None = None, *, built_in: Sequence[str] = 
     Args:
       name: the value of --dataset.
       data_dir: where prepared sets are.
-      built_in: names of sets that are built in.
     """
     if _PATH.match(name):
         return True
     from mtf_hetero.data import prepared  # late: the threads of NumPy keep a local cluster from its own network
 
     with contextlib.suppress(OSError):  # the name is too long for a path
-        if name in built_in or prepared.find(name, prepared.data_root(data_dir)) is not None:
+        if name in known.DATASETS or prepared.find(name, prepared.data_root(data_dir)) is not None:
             return False
     return os.path.isdir(name) or bool(_FUNCTION.fullmatch(name))
 
 
-def full_name(name: str) -> str:
-    """Return a name of own data for any working directory. A function's name stays as it is."""
-    if _FUNCTION.fullmatch(name) and not os.path.exists(name):
+def full_name(name: str, data_dir: str | None = None) -> str:
+    """Return the name of a data set for any working directory: a full path for own data and volumes."""
+    if not is_own(name, data_dir) or (_FUNCTION.fullmatch(name) and not os.path.exists(name)):
         return name
+    return _full_path(name)
+
+
+def _full_path(name: str) -> str:
     return os.path.abspath(os.path.expanduser(name))
 
 
@@ -56,24 +61,28 @@ def load(name: str, *, image_size: Sequence[int] = (), seed: int = 1, class_name
     Raises:
       ValueError: one line with the file and its fault.
     """
-    found = _find(name, full_name(name), {"size": tuple(image_size), "class_names": tuple(class_names)}, seed)
-    return dataclasses.replace(found, name=name, statistics_images=STATISTICS_IMAGES)
-
-
-def _find(name: str, path: str, wanted: Mapping[str, Any], seed: int) -> "Dataset":
-    """Open the data. Import what needs TensorFlow here."""
+    path = _full_path(name)
     is_file = os.path.isfile(path)
     if os.path.isdir(path) or (is_file and path.lower().endswith(CSV)):
-        from mtf_hetero.data import pictures
+        from mtf_hetero.data import pictures  # here, because it needs TensorFlow, like the others
 
-        return pictures.load_files(name, path, seed=seed, **wanted)
-    if is_file and path.lower().endswith(NPZ):
+        found = pictures.load_files(name, path, size=image_size, seed=seed, class_names=class_names)
+    elif is_file and path.lower().endswith(NPZ):
         from mtf_hetero.data import arrays
 
-        return arrays.load_arrays(path, seed=seed, **wanted)
-    if _FUNCTION.fullmatch(name):
+        found = arrays.load_arrays(path, size=image_size, seed=seed)
+    elif _FUNCTION.fullmatch(name):
         from mtf_hetero.data import functions
 
-        return functions.call_function(name, **wanted)
-    what = "is not a directory, .csv or .npz file" if os.path.exists(path) else "does not exist"
-    raise ValueError(f"--dataset is {name!r}, and {path} {what}; name a directory with a folder of images per class")
+        found = functions.call_function(name, size=image_size)
+    else:
+        what = "is not a directory, .csv or .npz file" if os.path.exists(path) else "does not exist"
+        raise ValueError(
+            f"--dataset is {name!r}, and {path} {what}; name a directory with a folder of images per class"
+        )
+    if class_names and found.class_names != tuple(class_names):
+        raise ValueError(
+            f"--dataset is {name!r}, which has the classes {', '.join(found.class_names)}, but the network was trained "
+            f"on {', '.join(class_names)}; give data of the same classes"
+        )
+    return dataclasses.replace(found, name=name, statistics_images=STATISTICS_IMAGES)

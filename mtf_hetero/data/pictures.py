@@ -20,13 +20,12 @@ import numpy as np
 from mtf_hetero._compat import tf
 from mtf_hetero._support import extras
 from mtf_hetero.data.dataset import Dataset
-from mtf_hetero.data.listing import Photo, list_images
+from mtf_hetero.data.listing import Photo, join_names, list_images
 from mtf_hetero.data.orientation import TAG, TRANSPOSED, upright
 from mtf_hetero.data.records import assert_usable, cached
 from mtf_hetero.data.source import CompressedConstant, CompressedStrings, Source
 
 CHECKED = 10_000  # files opened at the start, for their sizes
-CACHED_BYTES = 2**30
 _PARALLEL_READS = 8  # of which some wait for a drive, and others decode
 _THREADS = 8  # to open files at the start: on a network drive each thread waits
 _KINDS = {"JPEG", "PNG", "MPO"}  # of Pillow; MPO is a JPEG file with further images, from some telephones
@@ -55,7 +54,7 @@ class Look(NamedTuple):
     tail: int
 
 
-def load_files(name: str, path: str, *, size: Sequence[int], seed: int, class_names: Sequence[str] = ()) -> Dataset:
+def load_files(name: str, path: str, *, size: Sequence[int], seed: int, class_names: Sequence[str]) -> Dataset:
     """Find the image files of a directory or of a CSV file, and read the headers of up to 10,000 of them.
 
     Args:
@@ -152,18 +151,15 @@ def _look_at(image: types.ModuleType, path: str, place: str) -> Look:
 
 
 def _several_sizes(name: str, sizes: "collections.Counter[tuple[int, int]]") -> str:
-    shown = [f"{height} x {width}" for (height, width), _ in sizes.most_common(_SHOWN_SIZES)]
-    more = f" and {len(sizes) - len(shown)} more" if len(sizes) > len(shown) else ""
+    shown = join_names([f"{height} x {width}" for (height, width), _ in sizes.most_common()], _SHOWN_SIZES)
     smallest = min(min(size) for size in sizes)
     return (
-        f"dataset {name!r} has images of {len(sizes)} sizes: {', '.join(shown)}{more} (height x width); give one size "
+        f"dataset {name!r} has images of {len(sizes)} sizes: {shown} (height x width); give one size "
         f"for all with --image_size=HEIGHT,WIDTH, such as --image_size={smallest}"
     )
 
 
-def source_of_files(
-    paths: Sequence[str], labels: np.ndarray, shape: Sequence[int], *, resize: bool, cached_bytes: int = CACHED_BYTES
-) -> Source:
+def source_of_files(paths: Sequence[str], labels: np.ndarray, shape: Sequence[int], *, resize: bool) -> Source:
     """Make a source of image files. Images that are read several times are cached while memory is left.
 
     Args:
@@ -171,24 +167,23 @@ def source_of_files(
       labels: integers [files].
       shape: (height, width, channels) of all images.
       resize: whether `crop_and_resize` resizes images of other sizes; else they are refused.
-      cached_bytes: memory for the decoded images of one pipeline.
     """
     stored, classes = CompressedStrings([os.fsencode(path) for path in paths]), CompressedConstant(labels)
 
-    def read(indices: tf.data.Dataset, most_kept: int = 0) -> tf.data.Dataset:
-        path_of, label_of = stored.lookup(), classes.lookup()
+    def reader(kept_bytes: int) -> Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
+        path_of, label_of, most = stored.lookup(), classes.lookup(), kept_bytes // math.prod(shape)
         decoded = functools.partial(decode, shape=shape, resize=resize)
-        strings = cached(lambda keys: tf.io.serialize_tensor(decoded(path_of(keys[0])))[None], most_kept)
+        strings = cached(lambda keys: tf.io.serialize_tensor(decoded(path_of(keys[0])))[None], most)
 
-        def image(index: tf.Tensor) -> tf.Tensor:
-            if not most_kept:
-                return decoded(path_of(index))
-            return tf.ensure_shape(tf.io.parse_tensor(strings(index[None])[0], tf.uint8), shape)
+        def example(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            if not most:
+                return decoded(path_of(index)), label_of(index)
+            image = tf.io.parse_tensor(strings(index[None])[0], tf.uint8)
+            return tf.ensure_shape(image, shape), label_of(index)
 
-        return indices.map(lambda index: (image(index), label_of(index)), num_parallel_calls=_PARALLEL_READS)
+        return example
 
-    often = functools.partial(read, most_kept=cached_bytes // math.prod(shape))
-    return Source(len(paths), read, often, names=paths)
+    return Source(len(paths), reader, _PARALLEL_READS, keeps=True, names=paths)
 
 
 def decode(path: tf.Tensor, shape: Sequence[int], *, resize: bool) -> tf.Tensor:

@@ -8,7 +8,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from mtf_hetero._support import extras
-from mtf_hetero.data.known import PREPARED_SETS, PreparedSet
+from mtf_hetero.data.known import DATASETS, PREPARED_SETS, PreparedSet
 from mtf_hetero.data.source import TEST, TRAIN, Source
 
 if TYPE_CHECKING:
@@ -56,13 +56,12 @@ def data_root(data_dir: str | None) -> pathlib.Path:
     return pathlib.Path(data_dir or DEFAULT_DIR).expanduser()
 
 
-def load(name: str, data_dir: str | None, *, built_in: tuple[str, ...], needs_images: bool = True) -> "Dataset":
+def load(name: str, data_dir: str | None, *, needs_images: bool = True) -> "Dataset":
     """Find a prepared set.
 
     Args:
       name: NAME, NAME/CONFIG, and either with :VERSION.
       data_dir: of tfds; None: ~/tensorflow_datasets.
-      built_in: names to offer if no such set exists.
       needs_images: False gives one of PREPARED_SETS without its images if it is not prepared.
 
     Raises:
@@ -74,7 +73,7 @@ def load(name: str, data_dir: str | None, *, built_in: tuple[str, ...], needs_im
     if directory is None and not needs_images and (known := PREPARED_SETS.get(name)):
         return _without_images(known)
     if directory is None:
-        raise ValueError(_how_to_prepare(name, root, built_in))
+        raise ValueError(_how_to_prepare(name, root))
     # slow to import, and needed only for a prepared set
     tfds = extras.import_package("tensorflow_datasets", extra="train", user=f"dataset {name!r}")
     from mtf_hetero._compat import tf
@@ -85,15 +84,15 @@ def load(name: str, data_dir: str | None, *, built_in: tuple[str, ...], needs_im
     image_shape = _image_shape(name, info, tfds)
     names = tuple(info.features["label"].names)
 
-    def source(split: str) -> Source:
-        paths = [os.fspath(path) for path in info.splits[split].filepaths]
-        return source_of_records(paths, info.splits[split].shard_lengths, decode)
-
     def decode(record: "tf.Tensor") -> "tuple[tf.Tensor, tf.Tensor]":
         example = info.features.deserialize_example(record)
         return tf.ensure_shape(example["image"], image_shape), example["label"]
 
-    sources = {split: source(split) for split in (TRAIN, TEST)}
+    parts = {split: info.splits[split] for split in (TRAIN, TEST)}
+    sources = {
+        split: source_of_records([*map(os.fspath, part.filepaths)], part.shard_lengths, decode)
+        for split, part in parts.items()
+    }
     return Dataset.of_sources(name, image_shape, names, sources)
 
 
@@ -112,7 +111,7 @@ def _without_images(known: PreparedSet) -> "Dataset":
         known.classes,
         sizes[TRAIN],
         sizes[TEST],
-        lambda split: Source(sizes[split], lambda indices: indices.map(black)),
+        lambda split: Source(sizes[split], lambda kept_bytes: black),
         notes=(f"{known.name} is not prepared here, but the sizes of its images are known",),
         known_statistics=([0.5] * channels, [0.25] * channels),
     )
@@ -137,8 +136,8 @@ def _info(directory: pathlib.Path, tfds: types.ModuleType) -> Any:
         raise ValueError(f"{directory / _INFO} or {_FEATURES} beside it is damaged ({told}); {remedy}") from error
 
 
-def _how_to_prepare(name: str, root: pathlib.Path, built_in: tuple[str, ...]) -> str:
-    told = f"dataset {name!r} is neither built in ({', '.join(built_in)}) nor prepared in {root}; "
+def _how_to_prepare(name: str, root: pathlib.Path) -> str:
+    told = f"dataset {name!r} is neither built in ({', '.join(DATASETS)}) nor prepared in {root}; "
     known = PREPARED_SETS.get(name.split(":")[0])
     if known is None:
         return (

@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 
 from mtf_hetero._compat import tf
-from mtf_hetero.data.source import CompressedConstant, Source
+from mtf_hetero.data.source import FRAMING_BYTES, CompressedConstant, Source
 
 _HEADER = struct.Struct("<Q")  # the length; 4 bytes of checksum follow it, and 4 more follow the payload
 _HEADER_BYTES = 12  # the length and its checksum
-_FRAMING_BYTES = 16  # the header, and the checksum of the payload
 _PARALLEL_READS = 4  # each opens its file anew at its record
 _UNREADABLE = "cannot be read"
 _UNREADABLE_LINE = re.compile(rf"assertion failed: \[(.* {_UNREADABLE}[ :][^\]]*)\]")
@@ -118,12 +117,12 @@ def record_lengths(path: str, expected: int | None = None) -> np.ndarray:
     mapped: Any = np.memmap(path, np.uint8, "r") if size else np.zeros([0], np.uint8)
     content = memoryview(mapped)  # unpacks ten times as fast
     begins, lengths = [0], []
-    while begins[-1] + _FRAMING_BYTES <= size:
+    while begins[-1] + FRAMING_BYTES <= size:
         (length,) = _HEADER.unpack_from(content, begins[-1])
-        if begins[-1] + length + _FRAMING_BYTES > size:
+        if begins[-1] + length + FRAMING_BYTES > size:
             break
         lengths.append(length)
-        begins.append(begins[-1] + length + _FRAMING_BYTES)
+        begins.append(begins[-1] + length + FRAMING_BYTES)
     whole = _count_whole(mapped, np.array(begins[:-1], np.int64))  # after a wrong length, all is wrong
     if begins[whole] != size:
         said = f"{path} is cut off or damaged in record {whole + 1:,}"
@@ -174,11 +173,11 @@ def source_of_records(
     """
     lengths = [record_lengths(path, size) for path, size in zip(paths, sizes, strict=True)]
     ends = np.cumsum(sizes)
-    bases = np.cumsum([0, *(int((part + _FRAMING_BYTES).sum()) for part in lengths[:-1])])
+    bases = np.cumsum([0, *(int((part + FRAMING_BYTES).sum()) for part in lengths[:-1])])
     compressed = CompressedConstant(np.concatenate(lengths).astype(np.int32))
 
-    def read(indices: tf.data.Dataset) -> tf.data.Dataset:
-        begins = tf.cumsum(tf.cast(compressed.tensor(), tf.int64) + _FRAMING_BYTES, exclusive=True)
+    def reader(kept_bytes: int) -> Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
+        begins = tf.cumsum(tf.cast(compressed.tensor(), tf.int64) + FRAMING_BYTES, exclusive=True)
 
         def example(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             file = tf.searchsorted(tf.constant(ends), index[None], side="right")[0]
@@ -194,9 +193,9 @@ def source_of_records(
             with tf.control_dependencies([assert_readable(tf.equal(number, 0), path, offset, problem)]):
                 return decode(tf.identity(stored))
 
-        return indices.map(example, num_parallel_calls=_PARALLEL_READS)
+        return example
 
-    return Source(int(sum(sizes)), read)
+    return Source(int(sum(sizes)), reader, _PARALLEL_READS)
 
 
 def _open_at(paths: tf.Tensor, offsets: tf.Tensor) -> tf.data.Dataset:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 TRAIN = "train"
 TEST = "test"
+FRAMING_BYTES = 16  # of a record in a TFRecord file: its length and two checksums
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -23,17 +24,22 @@ class Source:
 
     Args:
       size: number of images.
-      read: turns a tf.data.Dataset of int64 indices into one of (uint8 image [height, width, channels], integer
-        label), in the same order.
-      read_often: the same for images that are read several times, with a cache of its own; None: the reader may keep
-        all images in memory.
+      reader: makes a function, in the default graph, from an int64 index to (uint8 image [height, width, channels],
+        integer label), given the bytes of images that it may keep.
+      parallel: images read at the same time; None: one.
+      keeps: whether the reader itself keeps images; if not, all may be kept as one tensor.
       names: of the images' files; none: no files.
     """
 
     size: int
-    read: "Callable[[tf.data.Dataset], tf.data.Dataset]"
-    read_often: "Callable[[tf.data.Dataset], tf.data.Dataset] | None" = None
+    reader: "Callable[[int], Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]]"
+    parallel: int | None = None
+    keeps: bool = False
     names: Sequence[str] = ()
+
+    def read(self, indices: "tf.data.Dataset", kept_bytes: int = 0) -> "tf.data.Dataset":
+        """Return a tf.data.Dataset of (image, label) for one of indices, in the same order."""
+        return indices.map(self.reader(kept_bytes), num_parallel_calls=self.parallel)
 
 
 class CompressedConstant:
@@ -93,8 +99,8 @@ def source_of_arrays(images: np.ndarray, labels: np.ndarray) -> Source:
     """
     compressed = CompressedConstant(images), CompressedConstant(labels)
 
-    def read(indices: "tf.data.Dataset") -> "tf.data.Dataset":
+    def reader(kept_bytes: int) -> "Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]":
         image_of, label_of = (constant.lookup() for constant in compressed)
-        return indices.map(lambda index: (image_of(index), label_of(index)))
+        return lambda index: (image_of(index), label_of(index))
 
-    return Source(len(images), read)
+    return Source(len(images), reader)

@@ -199,7 +199,7 @@ class Stage:
             with tf.device(_HERE):
                 rows = [cut(x, [first, *[0] * (x.shape.rank - 1)], [end - first, *x.shape.as_list()[1:]]) for x in fed]
             with tf.device(host):
-                loaded[host] = loader(rows, end - first, host)
+                loaded[host] = loader(rows, host)
                 samples[host] = first, [loaded[host][number][0] for number in self._tensors]
         slices: list[dict[int, tf.Tensor]] = []
         for device, its_boxes in zip(self._mesh_impl.devices, self._boxes, strict=True):

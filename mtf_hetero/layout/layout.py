@@ -107,7 +107,8 @@ class Layout:
         set_field("shares", convert_to_weights(self.shares))
         set_field("sizes", convert_to_weights(self.sizes))
         set_field("slots", convert_to_weights(self.slots))
-        checks.check(self, self._dim_to_axis)  # which raises where a dimension has two axes
+        mesh = dict(self.mesh_shape), self._dim_to_axis, self.mesh_text  # raises where a dimension has two axes
+        checks.check(*mesh, rules=self.rules, shares=self.shares, sizes=self.sizes, slots=self.slots)
 
     @functools.cached_property
     def _axis_names(self) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 
 from mtf_hetero._compat import mtf, tf
-from mtf_hetero.lowering.loop import lower_while_loop
+from mtf_hetero.lowering.loop import lower_all, lower_while_loop
 from mtf_hetero.lowering.lowering import Lowering
 from mtf_hetero.mesh.tensors import LaidOutTensor
 
@@ -65,9 +65,7 @@ class ChoiceOperation(mtf.Operation):
 
         def run(operations: Sequence[mtf.Operation], results: Sequence[mtf.Tensor]) -> list[tf.Tensor]:
             with _inside(lowering, ()):
-                for op in operations:
-                    with tf.name_scope(op.name):
-                        op.lower(lowering)
+                lower_all(operations, lowering)
                 slices = [x for t in results for x in lowering.tensors[t].to_laid_out_tensor().tensor_list]
                 return [tf.identity(x) for x in slices]
 

@@ -10,7 +10,8 @@ from mtf_hetero.mesh.tensors import LaidOutTensor, LazySum
 from mtf_hetero.ops.registry import register_lowering
 
 
-def _lower_all(operations: Iterable[mtf.Operation], lowering: Lowering) -> None:
+def lower_all(operations: Iterable[mtf.Operation], lowering: Lowering) -> None:
+    """Lower operations, each in a name scope of its own."""
     for op in operations:
         with tf.name_scope(op.name):
             op.lower(lowering)
@@ -48,7 +49,7 @@ def lower_while_loop(op: mtf.WhileLoopOperation, lowering: Lowering) -> None:
     def condition(turn: Sequence[tf.Tensor], *values: Sequence[tf.Tensor]) -> tf.Tensor:
         _bind(op._cond_inputs, values[:count], lowering)
         with lowering.in_turn(LaidOutTensor(list(turn))):
-            _lower_all(op._cond_ops, lowering)
+            lower_all(op._cond_ops, lowering)
         return lowering.tensors[op._cond_output].to_laid_out_tensor().tensor_list[0]
 
     def body(turn: Sequence[tf.Tensor], *values: Sequence[tf.Tensor]) -> list[list[tf.Tensor]]:
@@ -56,7 +57,7 @@ def lower_while_loop(op: mtf.WhileLoopOperation, lowering: Lowering) -> None:
 
         def lower_body() -> None:
             _bind(op._body_inputs, values[:count], lowering)
-            _lower_all(op._body_ops, lowering)
+            lower_all(op._body_ops, lowering)
             for i, output in enumerate(op._body_outputs):
                 result = lowering.tensors[output]
                 if i >= count and isinstance(result, LazySum):

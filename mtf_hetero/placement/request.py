@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from mtf_hetero._support.numbers import AUTO
 from mtf_hetero.cluster.devices import MOST_CPUS, Device
 from mtf_hetero.cluster.probe import PORTS, may_change
 from mtf_hetero.layout.convert import convert_to_mesh_shape
@@ -26,7 +27,6 @@ WorkersLike: TypeAlias = "str | Sequence[str] | Cluster | LocalCluster | None"
 SpeedLike: TypeAlias = str | Sequence[float] | None
 SlotsLike: TypeAlias = int | str | Sequence[int] | None
 MemoryLike: TypeAlias = float | str | Sequence[float] | None  # gigabytes
-AUTO = "auto"
 AXIS = "all"  # the mesh axis, if the user names none
 EVEN = "even"
 HYBRID = "hybrid"

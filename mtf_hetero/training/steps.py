@@ -6,7 +6,6 @@ This process has a copy of the training's state, and the inputs of the steps sin
 import contextlib
 import dataclasses
 import functools
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol, TypeVar
 
@@ -14,13 +13,12 @@ import numpy as np
 
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support.free_memory import free_bytes
-from mtf_hetero._support.numbers import check_number
+from mtf_hetero._support.numbers import check_number, parse_rebalance, parse_wait
 from mtf_hetero.checkpoint.pace import CopyPace
 from mtf_hetero.cluster import UnreachableWorkerError
 from mtf_hetero.cost.machines import Machines
 from mtf_hetero.placement import Placement
 from mtf_hetero.placement.placing import shown_sizes
-from mtf_hetero.placement.request import AUTO
 from mtf_hetero.planner.resizing import Resizer
 from mtf_hetero.training.changes import Row, Split
 from mtf_hetero.training.course import Course, Stage
@@ -28,7 +26,6 @@ from mtf_hetero.training.elastic import MEMORY, Elastic
 from mtf_hetero.training.meter import Meter
 from mtf_hetero.training.runtime import Runtime, Trace
 
-OFF, FOREVER = "off", "forever"
 _Result = TypeVar("_Result")
 _Values = Sequence[tuple[tf.Variable, np.ndarray]]
 _Row = Sequence[Sequence[object]]  # the inputs of the steps of one call
@@ -59,29 +56,9 @@ class Policy:
           ValueError: an argument is none of those.
         """
         check_number(min_workers, "min_workers", none=False)
-        return cls(_wait_seconds(wait_for_workers), min_workers, _rebalance_seconds(rebalance))
-
-
-def _wait_seconds(wait_for_workers: float | str | bool) -> float | None:
-    """Return the seconds to wait for a lost worker; None: its loss is an error."""
-    if wait_for_workers is False:
-        return None
-    if isinstance(wait_for_workers, str) or wait_for_workers is True:
-        if wait_for_workers != FOREVER:
-            raise ValueError(f"wait_for_workers is {wait_for_workers!r}; write seconds, such as 60, 'forever' or False")
-        return math.inf
-    check_number(wait_for_workers, "wait_for_workers", whole=False, zero=True, none=False)
-    return wait_for_workers
-
-
-def _rebalance_seconds(rebalance: float | str) -> float | None:
-    """Return the seconds between two changes of the shares; None: they stay."""
-    if isinstance(rebalance, str):
-        if rebalance not in (AUTO, OFF):
-            raise ValueError(f"rebalance is {rebalance!r}; write {AUTO!r}, {OFF!r} or a positive number of seconds")
-        return 0.0 if rebalance == AUTO else None
-    check_number(rebalance, "rebalance", whole=False, none=False)
-    return rebalance
+        return cls(
+            parse_wait(wait_for_workers, "wait_for_workers"), min_workers, parse_rebalance(rebalance, "rebalance")
+        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -116,7 +116,7 @@ def three_ports():
     """Three free ports in a row."""
     while True:
         first = free_port()
-        if all(launch.tunnel._is_free(port) for port in (first + 1, first + 2, first + 3)):
+        if all(launch.tunnel.is_free(port, launch.tunnel.HERE) for port in (first + 1, first + 2, first + 3)):
             return [first, first + 1, first + 2]
 
 

@@ -1,5 +1,6 @@
 """The training binary on a set of images that is damaged: one line, exit code 2, and what was saved stays."""
 
+import functools
 import os
 import re
 
@@ -21,7 +22,8 @@ OPTIONS |= {"devices": "cpu:0,cpu:1", "layout": "batch", "list_speed": "3,1", "l
 def root(tmp_path, monkeypatch):
     monkeypatch.setattr(small_sets, "SIZE", 28)
     monkeypatch.setattr(dataset, "STATISTICS_IMAGES", 2)  # the others are read first by a step
-    monkeypatch.setattr(dataset, "CACHED_BYTES", 0)
+    no_cache = functools.partialmethod(dataset.Dataset.train_input_fn, cached_bytes=0)
+    monkeypatch.setattr(dataset.Dataset, "train_input_fn", no_cache)
     root = tmp_path / "sets"
     root.mkdir()
     small_sets.build(root, image_shape=(28, 28, 3), splits=(("train", 12), ("test", 5)))

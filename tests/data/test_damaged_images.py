@@ -150,7 +150,7 @@ def test_a_flipped_bit_is_named_when_it_is_read(root, record, monkeypatch):
         _ = dataset.statistics
     monkeypatch.setattr(dataset_lib.Dataset, "statistics", (np.zeros(3), np.ones(3)))
     check_unreadable(lambda: dataset.train_input_fn(TRAIN, 1), message)
-    check_unreadable(lambda: dataset.train_input_fn(5, 20, places=(0, 3)), message)  # which are kept in memory
+    check_unreadable(lambda: dataset.train_input_fn(5, 20, slab=data.Slab((0, 3))), message)  # which are kept in memory
     check_intact(lambda: dataset.test_input_fn(2), batches=3)
 
 
@@ -159,7 +159,7 @@ def test_a_flipped_bit_of_the_test_set(root):
     dataset = data.load("squares", str(root))
     check_intact(lambda: dataset.train_input_fn(5, 1), batches=2)
     check_unreadable(lambda: dataset.test_input_fn(2), message)
-    check_intact(lambda: dataset.test_input_fn(2, places=(0,)), batches=3)  # a slice without it
+    check_intact(lambda: dataset.test_input_fn(2, slab=data.Slab((0,))), batches=3)  # a slice without it
 
 
 @pytest.mark.parametrize("change", [pathlib.Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:40])])

@@ -11,7 +11,8 @@ from small_sets import as_bytes, assert_same, joined, read_batches, rows
 from tiers import parametrize
 
 from mtf_hetero import data, tf
-from mtf_hetero.data import functions, order, own, pictures
+from mtf_hetero.data import functions, own, pictures
+from mtf_hetero.data.examples import made_ahead
 from mtf_hetero.data.orientation import TAG, upright
 
 AUGMENT = data.Augmentation(crop=2)
@@ -90,7 +91,7 @@ def test_slices_are_the_batch(kind, tmp_path, monkeypatch):
     make = functools.partial(dataset.train_input_fn, 5, 2, seed=4, augment=AUGMENT)
     whole = read_batches(make)
     assert len(whole) == 2 * dataset.train_size // 5
-    slices = [read_batches(lambda p=p: make(places=p)) for p in ((0, 1, 2), (3, 4))]
+    slices = [read_batches(lambda p=p: make(slab=data.Slab(p))) for p in ((0, 1, 2), (3, 4))]
     for batch, *parts in zip(whole, *slices, strict=True):
         for expected, *found in zip(batch, *parts):
             np.testing.assert_array_equal(np.concatenate(found), expected)
@@ -118,10 +119,9 @@ def test_images_have_their_labels(kind, tmp_path, monkeypatch):
 
 def test_decoded_images_are_kept_as_far_as_there_is_room(tmp_path):
     paths = sorted(str(path) for path in draw_folders(tmp_path, 6).rglob("*.png"))
-    source = pictures.source_of_files(paths, np.arange(6), (6, 6, 3), resize=False, cached_bytes=4 * 108)
+    source = pictures.source_of_files(paths, np.arange(6), (6, 6, 3), resize=False)
     with tf.Graph().as_default(), tf.Session() as session:
-        assert source.read_often is not None
-        dataset = order.made_ahead(source.read_often(tf.data.Dataset.range(6).repeat(100)).batch(6))
+        dataset = made_ahead(source.read(tf.data.Dataset.range(6).repeat(100), 4 * 108).batch(6))
         iterator = tf.data.make_initializable_iterator(dataset)
         fetches = iterator.get_next()
         session.run(iterator.initializer)
@@ -348,7 +348,9 @@ def test_wrong_arrays_are_named_in_one_line(made, message, tmp_path):
 @pytest.mark.parametrize("shape", [(5, 6, 2), (4, 6, 3), (3, 6, 1), (6, 6, 13)])
 def test_arrays_may_have_any_number_of_channels(shape, tmp_path):
     np.savez(tmp_path / "set.npz", x=np.zeros([20, *shape], np.uint8), y=np.arange(20) % 2)
-    assert data.load(str(tmp_path / "set.npz")).image_shape == shape
+    assert data.load(str(tmp_path / "set.npz"), class_names=("0", "1")).image_shape == shape
+    with pytest.raises(ValueError, match="which has the classes 0, 1, but the network was trained on a, b; give data"):
+        data.load(str(tmp_path / "set.npz"), class_names=("a", "b"))
 
 
 @pytest.mark.filterwarnings("ignore")

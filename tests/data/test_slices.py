@@ -9,8 +9,7 @@ from small_sets import CHANNELS, SIZE, assert_same, build, random_images, read_b
 from tiers import parametrize
 
 from mtf_hetero import Layout, data, tf
-from mtf_hetero.data import dataset as dataset_lib
-from mtf_hetero.data import order, records
+from mtf_hetero.data import records
 
 TRAIN, TEST = 13, 8
 AUGMENT = data.Augmentation(crop=2)
@@ -44,7 +43,7 @@ def test_training_slices_are_the_batch(directory, name, epochs, augment):
     slices = [range(part[0] * scale, (part[-1] + 1) * scale) for part in SLICES]
     whole = read_batches(make)
     assert len(whole) == epochs * dataset.train_size // (5 * scale)
-    assert_same(put_together([read_batches(lambda s=s: make(places=s)) for s in slices]), whole)
+    assert_same(put_together([read_batches(lambda s=s: make(slab=data.Slab(s))) for s in slices]), whole)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -52,9 +51,9 @@ def test_training_goes_on_where_it_stopped(directory):
     make = functools.partial(squares(directory).train_input_fn, 5, 3, augment=AUGMENT)
     whole = read_batches(make)
     assert len(whole) == 7
-    rest = read_batches(lambda: make(start_batch=4, places=(3, 4)))
+    rest = read_batches(lambda: make(start_batch=4, slab=data.Slab((3, 4))))
     assert_same(rest, [tuple(part[3:] for part in batch) for batch in whole[4:]])
-    assert_same(read_batches(lambda: make(start_batch=7)), [])
+    assert_same(read_batches(lambda: make(start_batch=tf.constant(7, tf.int64))), [])
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -62,13 +61,16 @@ def test_test_slices_are_the_batch(directory):
     dataset = squares(directory)
     whole = read_batches(lambda: dataset.test_input_fn(5))
     assert [batch[1].tolist() for batch in whole] == [[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]]
-    assert (whole[1][2][3:] == 0).all()
-    slices = [read_batches(lambda s=s: dataset.test_input_fn(5, places=s)) for s in SLICES]
+    assert (whole[1][2][3:] == whole[1][2][2]).all()
+    slices = [read_batches(lambda s=s: dataset.test_input_fn(5, slab=data.Slab(s))) for s in SLICES]
     assert_same(put_together(slices), whole)
+    corner = data.Slab(begin=(1, 0, 2), size=(3, SIZE, 1))
+    cut = [(image[:, 1:4, :, 2:3], *rest) for image, *rest in whole]
+    assert_same(read_batches(lambda: dataset.test_input_fn(5, slab=corner)), cut)
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_the_cache_and_the_seed_of_the_graph_change_nothing(directory, monkeypatch):
+def test_the_cache_and_the_seed_of_the_graph_change_nothing(directory):
     dataset = squares(directory)
     make = functools.partial(dataset.train_input_fn, 5, 3, seed=1, augment=AUGMENT)
     cached = read_batches(make)
@@ -78,8 +80,7 @@ def test_the_cache_and_the_seed_of_the_graph_change_nothing(directory, monkeypat
         return make()
 
     assert_same(read_batches(seeded), cached)
-    monkeypatch.setattr(dataset_lib, "CACHED_BYTES", 0)
-    assert_same(read_batches(make), cached)
+    assert_same(read_batches(lambda: make(cached_bytes=0)), cached)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -107,24 +108,24 @@ def test_a_slice_reads_its_own_images_alone(tmp_path):
     dataset = squares(tmp_path)
     _ = dataset.statistics  # which reads all images, once
     make = functools.partial(dataset.train_input_fn, 5, 1, seed=3)
-    before = read_batches(lambda: make(places=(3, 4)))
+    before = read_batches(lambda: make(slab=data.Slab((3, 4))))
     with tf.Graph().as_default(), tf.Session() as session:
-        batches, _ = order.training_batches(TRAIN, 5, 1, 3, 0, name="squares", unit="images")
+        batches = dataset._shuffled(5, 1, 3, 0).map(lambda indices, number: indices)
         indices = tf.data.make_one_shot_iterator(batches).get_next()
         spared = [index for _ in before for index in session.run(indices)[3:]]
     assert len(set(spared)) == 4
     damage(next(tmp_path.rglob("*train.tfrecord*")), spared)
-    assert_same(read_batches(lambda: make(places=(3, 4))), before)
+    assert_same(read_batches(lambda: make(slab=data.Slab((3, 4)))), before)
     with pytest.raises(data.UnreadableError, match="cannot be read from byte"), data.unreadable_as_value_error():
-        read_batches(lambda: make(places=(2, 3)))
+        read_batches(lambda: make(slab=data.Slab((2, 3))))
 
 
 @pytest.mark.parametrize("places", [(-1, 2), (), (4, 5), range(6)])
 def test_places_outside_the_batch(places):
     with pytest.raises(ValueError, match="places are .*but a batch has 5 images"):
-        data.load("mnist5k").train_input_fn(5, 1, places=places)
+        data.load("mnist5k").train_input_fn(5, 1, slab=data.Slab(places))
     with pytest.raises(ValueError, match="places are .*but a batch has 5 images"):
-        data.load("mnist5k").test_input_fn(5, places=places)
+        data.load("mnist5k").test_input_fn(5, slab=data.Slab(places))
 
 
 def test_records_of_several_files(tmp_path):

@@ -70,19 +70,6 @@ def test_the_test_set_is_what_was_written(made):
     np.testing.assert_allclose(np.concatenate([label for _, _, label in batches])[:3], labels, atol=1e-4)
 
 
-def test_each_epoch_is_a_permutation_of_its_own(made):
-    directory, written = made
-    batches = read_batches(lambda: data.load_volumes(directory).train_input_fn(TRAIN, 3, seed=2))
-    images, labels = normalised(written)
-    orders = []
-    for image, _, label in batches:
-        order = [int(np.abs(images - one).max((1, 2, 3, 4)).argmin()) for one in image]
-        np.testing.assert_allclose(image, images[order], atol=1e-4)
-        np.testing.assert_allclose(label, labels[order], atol=1e-4)
-        orders.append(tuple(order))
-    assert len(set(orders)) == 3 and all(sorted(order) == list(range(TRAIN)) for order in orders)
-
-
 def test_augmentation_mirrors_and_turns(made):
     directory, written = made
     images, _ = normalised(written)
@@ -115,15 +102,6 @@ def test_slabs_are_parts_of_the_batch(made, augment):
         read_batches(lambda: volumes.test_input_fn(2, slab=slab)),
         [cut(batch, (0, 1), slice(3, None)) for batch in read_batches(lambda: volumes.test_input_fn(2))],
     )
-
-
-@pytest.mark.full
-def test_training_goes_on_where_it_stopped(made):
-    make = functools.partial(data.load_volumes(made[0]).train_input_fn, 3, 3, augment=True)
-    whole = read_batches(make)
-    assert len(whole) == 7
-    assert_same(read_batches(lambda: make(start_batch=2)), whole[2:])
-    assert_same(read_batches(lambda: make(start_batch=tf.constant(7, tf.int64))), [])
 
 
 @pytest.mark.full
@@ -319,9 +297,11 @@ def test_what_is_known_before_training_is_said_then(fresh, change, message):
 def test_wrong_arguments(made, tmp_path):
     volumes = data.load_volumes(made[0])
     for slab, message in (
-        (data.Slab(places=(0, 3)), "places are .0, 3., but a batch has 3"),
-        (data.Slab(begin=(11, 0, 0, 0)), "slab begins at .11, 0, 0, 0. and has the size .0, 6, 6, 2., but a volume is"),
-        (data.Slab(size=(12, 6, 6, 2)), "but a volume is"),
+        (
+            data.Slab(begin=(11, 0, 0, 0)),
+            "slab begins at .11, 0, 0, 0. and has the size .0, 6, 6, 2., but the volumes are",
+        ),
+        (data.Slab(size=(12, 6, 6, 2)), "but the volumes are"),
     ):
         with pytest.raises(ValueError, match=message):
             volumes.train_input_fn(3, 1, slab=slab)
@@ -365,16 +345,13 @@ def test_volumes_that_do_not_fit_the_set(tmp_path):
 
 
 SLABS = [
-    ("rows:2;cols:3", "batch:rows;depth:cols", {"shares": {"rows": [2, 1], "cols": [5, 2, 4]}}, 6),
-    ("rows:2;cols:2", "depth:cols", {"shares": {"cols": [3, 1]}}, 2),
     ("rows:2;cols:2", "depth:rows;height:cols", {"shares": {"cols": [1, 2]}}, 4),
-    ("all:3", "filters:all", {}, 1),
     ("rows:2;cols:3", "batch:rows;depth:cols", {"sizes": {"batch": [0, 4], "depth": [5, 0, 6]}}, 6),
     ("rows:2;cols:2", "height:rows;channels:cols", {"sizes": {"height": [6, 0], "channels": [0, 2]}}, 4),
 ]
 
 
-@parametrize(("mesh", "rules", "divided", "pipelines"), SLABS, first=[SLABS[4]])
+@parametrize(("mesh", "rules", "divided", "pipelines"), SLABS, first=[SLABS[1]])
 def test_each_processor_gets_its_slab(made, mesh, rules, divided, pipelines):
     volumes = data.load_volumes(made[0])
     make = functools.partial(volumes.train_input_fn, 4, 2, augment=True)
@@ -399,19 +376,3 @@ def test_each_processor_gets_its_slab(made, mesh, rules, divided, pipelines):
                 found = session.run(fetches)
                 np.testing.assert_array_equal(found[0], image)
                 np.testing.assert_array_equal(found[1], label)
-
-
-@pytest.mark.full
-def test_a_batch_may_have_several_dimensions(made):
-    make = functools.partial(data.load_volumes(made[0]).train_input_fn, 6, 1)
-    layout = Layout("rows:2", "batch:rows", shares={"rows": [2, 1]})
-    sizes = {"outer_batch": 2, "batch": 3, **dict(zip(DIMS[1:], SHAPE))}
-    shape = [mtf.Dimension(name, size) for name, size in sizes.items()]
-    ((image, _, label),) = read_batches(make)
-    with tf.Graph().as_default():
-        features, labels = data.laid_out_volumes(make, layout, shape, ["cpu:0"] * 2)
-        with tf.train.MonitoredSession() as session:
-            images, marks = session.run([list(features["image"]), list(labels)])
-    for found, whole in ((images, image), (marks, label)):
-        np.testing.assert_array_equal(np.concatenate(found, axis=1), whole.reshape(2, 3, *whole.shape[1:]))
-        assert [part.shape[1] for part in found] == [2, 1]

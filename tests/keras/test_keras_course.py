@@ -178,7 +178,7 @@ def test_a_worker_that_is_started_again_is_awaited(workers, lines):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"wait_for_workers": "soon"}, "wait_for_workers is 'soon'; write seconds, such as 60, 'forever' or False"),
+        ({"wait_for_workers": "soon"}, "wait_for_workers is 'soon'; write seconds, such as 60, or forever"),
         ({"wait_for_workers": -1}, "wait_for_workers is -1; it must be zero or a positive number"),
         ({"min_workers": 0}, "min_workers is 0; it must be a positive whole number"),
     ],

@@ -215,9 +215,6 @@ class TestSplitByTime:
     def test_ties_are_dealt_evenly(self):
         assert split_by_time(7, [lambda n: 1.0] * 3) == (3, 2, 2)
 
-    def test_a_fast_size_is_found(self):
-        assert split_by_time(10, [lambda n: 1 if n == 7 else 9, lambda n: n]) == (7, 3)
-
     def test_larger_programme(self):
         times = [lambda n: n / 40 + (n % 8 > 0), lambda n: n / 40 + (n % 4 > 0), lambda n: n / 20]
         sizes = split_by_time(960, times)

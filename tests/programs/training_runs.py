@@ -18,9 +18,10 @@ from absl.testing import flagsaver
 from estimator_oracle import ActionHook
 from small_volumes import TOYS
 
-from mtf_hetero import data, tf
+from mtf_hetero import tf
 from mtf_hetero.cli.train import __main__ as train
 from mtf_hetero.cli.train import prepare, training
+from mtf_hetero.data import known
 from mtf_hetero.estimator import metrics_log
 from mtf_hetero.models.registry import MODELS
 
@@ -45,18 +46,18 @@ def restored_logging():
     tf.logging.set_verbosity(verbosity)
 
 
-DATASETS = {name: functools.cache(load) for name, load in data.DATASETS.items()}  # whose statistics are computed once
+DATASETS = {name: functools.cache(load) for name, load in known.DATASETS.items()}  # whose statistics are computed once
 
 
 def run(**values):
     """Runs the binary in this process; returns its exit code."""
-    with flagsaver.flagsaver(), mock.patch.object(data, "DATASETS", DATASETS):
+    with flagsaver.flagsaver(), mock.patch.object(known, "DATASETS", DATASETS):
         return train.main([f"--{name}={value}" for name, value in values.items()])
 
 
 def call(command, **values):
     """Runs one of the programs that use a trained model; returns its exit code."""
-    with mock.patch.object(data, "DATASETS", DATASETS):
+    with mock.patch.object(known, "DATASETS", DATASETS):
         return command.main([f"--{name}={value}" for name, value in values.items()], "mtf-hetero")
 
 

@@ -59,10 +59,6 @@ def _check(arguments: argparse.Namespace) -> None:
     command_line.check_output("output", arguments.output)
 
 
-def _export(given: restored.Restored, arguments: argparse.Namespace) -> str:
-    return (_export_keras if _choose_format(arguments) == KERAS else _export_saved_model)(given, arguments)
-
-
 def _export_keras(given: restored.Restored, arguments: argparse.Namespace) -> str:
     try:
         from mtf_hetero.keras import networks, to_keras
@@ -119,4 +115,6 @@ def main(argv: Sequence[str] | None = None, program: str = PROGRAM) -> int:
         choices=[SAVED_MODEL, KERAS],
         help="by default keras where --output ends in .keras, else saved_model",
     )
-    return restored.main(parser.parse_args(argv), _check, _export, placed=False, reads_data=False)
+    arguments = parser.parse_args(argv)
+    export = _export_keras if _choose_format(arguments) == KERAS else _export_saved_model
+    return restored.main(arguments, _check, export, placed=False, reads_data=False)

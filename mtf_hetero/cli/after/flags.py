@@ -51,7 +51,6 @@ def parser(program: str, description: str, *, placed: bool = True) -> command_li
         prog=program,
         usage="%(prog)s --model_dir=DIR [--FLAG=VALUE ...]",
         description=description,
-        allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -75,11 +74,8 @@ def _add_flag(made: argparse.ArgumentParser, field: dataclasses.Field) -> None:
     if kind is bool:
         made.add_argument(f"--{field.name}", action="store_true", help=help_text)
     else:
-        made.add_argument(f"--{field.name}", type=_comma_separated if kind is tuple else kind, help=help_text)
-
-
-def _comma_separated(text: str) -> list[str]:
-    return text.split(",")
+        parse = (lambda text: text.split(",")) if kind is tuple else kind
+        made.add_argument(f"--{field.name}", type=parse, help=help_text)
 
 
 def read_request(arguments: argparse.Namespace, *, placed: bool = True) -> CheckpointRequest:

@@ -22,6 +22,7 @@ Exit codes: 0, 1 if the result cannot be written, 2 for a wrong flag or value
 
 import argparse
 import contextlib
+import dataclasses
 import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -70,7 +71,6 @@ def _load(path: str) -> np.ndarray:
 
 
 def _predict(restored_run: restored.Restored, arguments: argparse.Namespace) -> str:
-
     run, path = restored_run.run, getattr(arguments, "output", None)
     count, input_fn, files = _read_examples(run, getattr(arguments, "input", ()))
     keys = arguments.keys.split(",") if hasattr(arguments, "keys") else None
@@ -104,11 +104,10 @@ def _read_examples(run: "Run", given_inputs: Sequence[str]) -> "tuple[int, Calla
 
 
 def _given_images(run: "Run", paths: Sequence[str]) -> "tuple[int, Callable[[], Batches], Sequence[str]]":
-    from mtf_hetero._compat import tf
-    from mtf_hetero.data import pictures
+    from mtf_hetero.data import Volumes, pictures
 
-    size, shape = run.config.batch_size, tuple(run.dataset.image_shape)
-    if len(shape) != 3 or shape[-1] not in (1, 3):
+    shape = run.dataset.image_shape
+    if isinstance(run.dataset, Volumes) or shape[-1] not in (1, 3):
         raise ValueError(
             f"--input is {paths[0]!r}, but the network takes {' x '.join(map(str, shape))}, which no image file "
             "has; give a file of numpy.save, .npy"
@@ -117,15 +116,13 @@ def _given_images(run: "Run", paths: Sequence[str]) -> "tuple[int, Callable[[], 
     source = pictures.source_of_files(
         [os.path.abspath(path) for path in paths], np.zeros([len(paths)], np.int32), shape, resize=True
     )
-
-    def input_fn() -> tf.data.Dataset:
-        normalise = run.dataset.normaliser()
-        indices = tf.data.Dataset.range(-(-len(paths) // size) * size).map(
-            lambda index: tf.minimum(index, len(paths) - 1)
-        )
-        return source.read(indices).batch(size, drop_remainder=True).map(lambda image, _: {"image": normalise(image)})
-
-    return len(paths), input_fn, paths
+    dataset = dataclasses.replace(
+        run.dataset,
+        source=lambda split: source,
+        test_size=len(paths),
+        known_statistics=run.dataset.statistics,  # else of these images
+    )
+    return len(paths), dataclasses.replace(run, dataset=dataset).test_input, paths
 
 
 def _given_array(run: "Run", path: str) -> "tuple[int, Callable[[], Batches]]":

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import math
 import os
 import re
 import types
@@ -10,18 +9,17 @@ import typing
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from mtf_hetero._support.numbers import FOREVER, OFF, parse_rebalance, parse_wait
 from mtf_hetero._support.schema import Kind, Number, Text
 from mtf_hetero.placement.request import AUTO, HYBRID, Request
 
 OPTIMIZERS = ("adafactor", "adam", "momentum", "sgd")
 SCHEDULES = ("constant", "cosine", "linear")
 WIRE_DTYPES = ("bfloat16", "float16")
-FOREVER, ON, OFF = "forever", "on", "off"
+ON = "on"
 SPATIAL = "spatial"
 MOST_WHOLE = 2**31 - 1  # limit of an integer flag
 
-
-_SECONDS = re.compile(r"\d{1,9}(\.\d{1,9})?")
 POSITIVE = Number(integer=True, least=1, most=MOST_WHOLE)
 _COUNT = Number(integer=True, least=0, most=MOST_WHOLE)
 
@@ -287,35 +285,19 @@ class Config:
 
     @property
     def wait_seconds(self) -> float:
-        """Return the seconds of `wait_for_workers`, infinity if forever.
-
-        Raises:
-          ValueError: it is neither.
-        """
-        text = self.wait_for_workers.strip()
-        if text == FOREVER:
-            return math.inf
-        if not _SECONDS.fullmatch(text):
-            raise ValueError(f"--wait_for_workers is {text!r}; write seconds, such as 60, or {FOREVER}")
-        return float(text)
+        """The seconds of `wait_for_workers`, infinity if forever."""
+        seconds = parse_wait(self.wait_for_workers, "--wait_for_workers")
+        assert seconds is not None  # a flag is text
+        return seconds
 
     @property
     def rebalance_seconds(self) -> float | None:
-        """Return the least seconds between two changes of the shares: 0 for auto, None for off.
-
-        Raises:
-          ValueError: the flag is none of these.
-        """
-        text = self.rebalance.strip()
-        if text in (AUTO, OFF):
-            return None if text == OFF else 0.0
-        if not _SECONDS.fullmatch(text) or not float(text):
-            raise ValueError(f"--rebalance is {text!r}; write {AUTO}, {OFF}, or a positive number of seconds")
-        if self.busy_steps == 0:
-            raise ValueError(
-                f"--rebalance is {text!r} and --busy_steps is 0, which measures nothing; remove one of the two"
-            )
-        return float(text)
+        """The least seconds between two changes of the shares: 0 for auto, None for off."""
+        seconds = parse_rebalance(self.rebalance, "--rebalance")
+        if seconds and self.busy_steps == 0:
+            said = f"--rebalance is {self.rebalance!r} and --busy_steps is 0, which measures nothing"
+            raise ValueError(f"{said}; remove one of the two")
+        return seconds
 
     def _check_simulated(self) -> None:
         """Raise ValueError if --simulate is used with flags that need real devices."""

@@ -7,6 +7,7 @@ from mtf_hetero import checkpoint as saver_lib
 from mtf_hetero._compat import tf
 from mtf_hetero.cli.train import config_file
 from mtf_hetero.cli.train.run import Draft
+from mtf_hetero.data.listing import join_names
 from mtf_hetero.models.registry import is_keras
 
 _SHOWN = 4  # variables that a note names; a network has hundreds
@@ -50,8 +51,7 @@ def with_weights(draft: Draft) -> Draft:
     if not values:
         raise ValueError(f"{flag}, which has no variable of --model={config.model} in the same shape; name another one")
     others = [name for name in weights if name not in values]
-    more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
-    rest = f"; initialized: {', '.join(others[:_SHOWN])}{more}" if others else ""
+    rest = f"; initialized: {join_names(others, _SHOWN)}" if others else ""
     note = f"{len(values)} of {len(weights)} variables start from {path}{rest}"
     model = dataclasses.replace(draft.model, initial=lambda: values)
     return dataclasses.replace(draft, model=model, notes=(*draft.notes, note))

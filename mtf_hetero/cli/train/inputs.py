@@ -112,14 +112,11 @@ def _read_slices(
     devices: Sequence[str],
 ) -> Batches:
     """Return each processor's own slices, if the input can be read in the slices of the layout."""
-    image = dict(zip(network.IMAGE[-len(dataset.image_shape) :], dataset.image_shape, strict=True))
+    image: dict[str, int] = dict(zip(network.IMAGE[-len(dataset.image_shape) :], dataset.image_shape, strict=True))
     dims = (mtf.Dimension(name, size) for name, size in {**batch, **image}.items())
     split = {dim.name for dim in dims if layout.axis_of(dim) is not None}
-    if isinstance(dataset, data.Volumes):
-        if not split or layout.axis_of("targets") is not None:
-            return make()
-        shape = mtf.Shape([mtf.Dimension(name, size) for name, size in (*batch.items(), *image.items())])
-        return data.laid_out_volumes(make, layout, shape, devices)
-    if not split or not split.issubset(batch):
+    if not isinstance(dataset, data.Volumes):
+        image = {}  # each slab would decode all images of the batch
+    if not split or not split <= {*batch, *image} or layout.axis_of("targets") is not None:
         return make()
-    return data.laid_out_batches(make, layout, batch, devices)
+    return data.laid_out_batches(make, layout, batch, devices, image)

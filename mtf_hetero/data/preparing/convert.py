@@ -93,7 +93,7 @@ def convert(
         begins = _begins(images[0].shape[:3], planes.shape[:3])
         count = sum(image.count for image in images) * math.prod(map(len, begins))
         _check_room(directory, count * planes.shape[0] * planes.record_bytes)
-        depths, heights, widths = map(_slices, begins)
+        depths, heights, widths = ([slice(begin, begin + axis.step) for begin in axis] for axis in begins)
         windows = list(itertools.product(depths, heights, widths))
         volumes = [(file, number) for file, image in enumerate(images) for number in range(image.count)]
         samples = list(itertools.product(range(len(volumes)), windows))
@@ -342,10 +342,6 @@ def _check(options: Options, images: Sequence[_Array], labels: Sequence[_Array],
 def _begins(extents: Sequence[int], cube: Sequence[int]) -> list[range]:
     """Return where the cubes in the middle of a volume begin, on each axis."""
     return [range(extent % edge // 2, extent - edge + 1, edge) for extent, edge in zip(extents, cube, strict=True)]
-
-
-def _slices(begins: range) -> list[slice]:
-    return [slice(begin, begin + begins.step) for begin in begins]
 
 
 def _check_room(directory: str | os.PathLike, size: int) -> None:

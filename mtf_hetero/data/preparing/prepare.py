@@ -48,7 +48,7 @@ def prepare(
         tensorflow-datasets is not installed.
     """
     check_name(name)
-    builder_class = _official(name)
+    builder_class = _tfds(name).builder_cls(name)
     root = data_root(data_dir)
     there = find(f"{name}:{builder_class.VERSION}", root)
     if there is not None:
@@ -73,10 +73,6 @@ def check_name(name: str) -> None:
         raise ValueError(
             f"dataset {name!r} cannot be prepared from files; it must be one of {', '.join(PREPARED_SETS)}"
         )
-
-
-def _official(name: str) -> Any:
-    return _tfds(name).builder_cls(name)
 
 
 def _tfds(name: str) -> ModuleType:
