@@ -131,7 +131,7 @@ def timed(row: Mapping[str, Any], seconds: Sequence[float], reference: Sequence[
 
 
 @contextlib.contextmanager
-def chief(target: str, own_network: bool = False, **arguments: Any) -> Iterator[Child]:
+def chief(target: str, own_network: bool = False, /, **arguments: Any) -> Iterator[Child]:
     """Give a child that holds a cluster, and close it in the end: "package.module:Class" and its arguments.
 
     Args:

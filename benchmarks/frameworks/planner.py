@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from benchmarks.frameworks import slow_link
 from benchmarks.frameworks.every_way import every_way
+from benchmarks.frameworks.slow_link import LinkedCluster
 from mtf_hetero import Layout, mtf, tf
 from mtf_hetero.cli.network import build_step
-from mtf_hetero.cluster import Cluster, LocalCluster
+from mtf_hetero.cluster import Cluster
 from mtf_hetero.cluster.devices import shorten
 from mtf_hetero.cost import calibration, memory
 from mtf_hetero.cost.machines import Link, Machine, Machines
@@ -41,10 +41,8 @@ class Planner:
     """
 
     def __init__(self, fractions: list[float], megabits_per_second: float | None, return_memory: bool = False) -> None:
-        self._local = LocalCluster(fractions, return_memory=return_memory)
+        self._local = LinkedCluster(fractions, megabits_per_second or 0, return_memory=return_memory)
         self._cluster: Cluster = self._local.__enter__()
-        if megabits_per_second is not None:
-            slow_link.slow_down(self._local.addresses, megabits_per_second)
 
     def close(self) -> None:
         """End the workers."""

@@ -10,9 +10,9 @@ import keras
 import numpy as np
 
 import mtf_hetero.keras
-from benchmarks.frameworks import slow_link
+from benchmarks.frameworks.slow_link import LinkedCluster
 from mtf_hetero import tf
-from mtf_hetero.cluster import Cluster, LocalCluster
+from mtf_hetero.cluster import Cluster
 
 _CLASSES = 10
 
@@ -24,7 +24,7 @@ class Reading:
       pixels: along a side of an image.
       images: their number.
       batch_size: images of a step.
-      link: megabits per second that each process sends; 0: as many as it can.
+      link: megabits per second; 0: the loopback.
       fractions: cores of each worker.
       seed: of weights and images.
     """
@@ -33,10 +33,8 @@ class Reading:
         self, pixels: int, images: int, batch_size: int, link: int, fractions: Sequence[float], seed: int
     ) -> None:
         self._batch_size, self._seed = batch_size, seed
-        self._local = LocalCluster(list(fractions))
+        self._local = LinkedCluster(fractions, link)
         self._cluster: Cluster = self._local.__enter__()
-        if link:
-            slow_link.slow_down([*self._local.addresses, self._cluster.target.removeprefix("grpc://")], link)
         rng = np.random.default_rng(seed)
         self._folder = tempfile.TemporaryDirectory()
         small = rng.integers(0, 255, (images, pixels // 8, pixels // 8, 3)).astype(np.uint8)

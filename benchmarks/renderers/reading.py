@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from benchmarks import drawing
 from benchmarks.cases.reading import ALONE, ARRAYS, FILES, SENT
 from benchmarks.renderers.document import Part, Report
-from benchmarks.renderers.tables import MB, Row, bullets, could_not, group_by, median, span, tabulate
+from benchmarks.renderers.tables import MB, Row, bullets, could_not, describe_link, group_by, median, span, tabulate
 
 _WAYS = {
     ALONE: "one worker, reads the files",
@@ -16,10 +16,6 @@ _WAYS = {
     ARRAYS: "arrays, sent once",
 }
 _COLUMN = "images_per_second"
-
-
-def _link(row: Row) -> str:
-    return f"{row['link']} Mbit/s" if row["link"] else "loopback"
 
 
 def _ratios(groups: Mapping[str, Sequence[Row]], way: str, than: str) -> list[float]:
@@ -40,9 +36,9 @@ def _draw(groups: Mapping[str, Sequence[Row]], path: pathlib.Path) -> None:
 
 def render(rows: Sequence[Row]) -> Report:
     """Return the report: a table of all settings."""
-    groups = group_by(rows, _link)
+    groups = group_by(rows, describe_link)
     columns = {
-        "link": _link,
+        "link": describe_link,
         "who makes the batches": lambda row: _WAYS[row["way"]],
         "images/s": lambda row: row[_COLUMN],
         "MB sent per epoch": lambda row: f"{row['sent_bytes'] / MB:.1f}",
