@@ -45,13 +45,12 @@ class Ranks:
     def add(self, name: str, **arguments: Any) -> dict[str, Any]:
         """Build a way; return what the first rank says of it, and the losses before two steps."""
         facts = self.ask("add", name=name, **arguments)[0]
-        return {**(facts or {}), "losses": self.run(name, CHECKED_STEPS)["losses"]}
+        return {**(facts or {}), "losses": self.run(name=name, steps=CHECKED_STEPS)["losses"]}
 
-    def run(self, name: str, steps: int) -> dict[str, Any]:
-        """Take steps, and return the slowest rank's seconds, and the sums of the ranks' losses before them."""
-        answers = self.ask("run", name=name, steps=steps)
-        losses = [sum(parts) for parts in zip(*(answer["losses"] for answer in answers), strict=True)]
-        return {"wall_seconds": max(answer["wall_seconds"] for answer in answers), "losses": losses}
+    def run(self, **arguments: Any) -> dict[str, Any]:
+        """Train, and return the sums of the ranks' parts of the losses, and of all else the largest figures."""
+        answers = self.ask("run", **arguments)
+        return {name: _merge(name, [answer[name] for answer in answers]) for name in answers[0]}
 
     def ask(self, method: str, **arguments: Any) -> list[Any]:
         """Return the answers of all ranks, each of which may wait for the others."""
@@ -61,6 +60,13 @@ class Ranks:
 
     def _answers(self) -> list[Any]:
         return [result(answer) for answer in [child.answer() for child in self._ranks]]
+
+
+def _merge(name: str, figures: Sequence[Any]) -> Any:
+    combine = sum if name == "losses" else max
+    if isinstance(figures[0], list):
+        return [combine(parts) for parts in zip(*figures, strict=True)]
+    return combine(figures)
 
 
 def _free_addresses(count: int) -> list[str]:

@@ -140,6 +140,7 @@ class Rank:
 
 
 def join(rank: int, addresses: Sequence[str]) -> None:
-    """Join the group of ranks, whose rendezvous is at the first address."""
+    """Join the group of ranks, whose rendezvous is at the first address, and wait until all are connected."""
     group = {"init_method": f"tcp://{addresses[0]}", "rank": rank, "world_size": len(addresses)}
     torch.distributed.init_process_group("gloo", **group)
+    torch.distributed.barrier()

@@ -43,7 +43,7 @@ class Ranks(ranks.Ranks):
             if 0 < cut + moved < len(seconds):
                 arguments = {"kind": STAGES, "cut": cut + moved, "slots": slots}
                 self.add("trial", **arguments)
-                tried.append((self.run("trial", 1)["wall_seconds"], arguments))
+                tried.append((self.run(name="trial", steps=1)["wall_seconds"], arguments))
         return {**found, "PyTorch pipeline": min(tried, key=lambda pair: pair[0])[1]}
 
 
@@ -52,7 +52,6 @@ class Rank:
 
     def __init__(self, network: str, rank: int, addresses: Sequence[str], seed: int) -> None:
         join(rank, addresses)
-        torch.distributed.barrier()
         torch.set_num_threads(1)
         self._rank, self._ranks, self._seed = rank, len(addresses), seed
         self._network, self._about = network, STAGED[network]
@@ -138,7 +137,7 @@ class Rank:
         torch.manual_seed(self._seed)
         if not self._about.size:
             return list(_transformer(self._about))
-        layers = list(_vgg16() if self._network == "VGG16" else _resnet50())
+        layers = list(_vgg16() if self._network == "VGG16" else resnet50(self._about.classes))
         return [layer.to(memory_format=torch.channels_last) for layer in layers]
 
 
@@ -218,11 +217,12 @@ def _convolution(before: int, filters: int, size: int, stride: int) -> tuple[Any
     return nn.Conv2d(before, filters, size, stride, size // 2), nn.BatchNorm2d(filters)
 
 
-def _resnet50() -> Iterator[Any]:
+def resnet50(classes: int) -> Iterator[Any]:
+    """Yield the layers of ResNet-50."""
     yield nn.Sequential(*_convolution(3, 64, 7, 2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1))
     before = 64
     for filters, blocks, stride in _RESNET50:
         for number in range(blocks):
             yield _Block(before, filters, stride if number == 0 else 1)
             before = 4 * filters
-    yield nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, 1000))
+    yield nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, classes))
