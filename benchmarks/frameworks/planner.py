@@ -35,9 +35,7 @@ class Planner:
     """Workers, and networks that are planned and run on them.
 
     Args:
-      fractions: cores of each worker.
       megabits_per_second: that each sends; None: as many as it can.
-      return_memory: as of LocalCluster.
     """
 
     def __init__(self, fractions: list[float], megabits_per_second: float | None, return_memory: bool = False) -> None:
@@ -53,12 +51,7 @@ class Planner:
         return {"devices": [shorten(device) for device in self._cluster.devices], "limits": self._local.limits}
 
     def measure(self, problem: Mapping[str, Any], rounds: int) -> dict[str, dict[str, Any]]:
-        """{way: its turns, what was predicted, ...} of each device alone, the fastest first, of recipes and the plan.
-
-        Args:
-          problem: the fields of a benchmarks.cases.planner.Problem.
-          rounds: turns of each way.
-        """
+        """{way: its turns, what was predicted, ...} of each device alone, fastest first, of recipes and the plan."""
         build = _builder(problem)
         begin = time.perf_counter()
         machines = calibration.calibrate(build, self._cluster)
@@ -88,10 +81,6 @@ class Planner:
     def exhaust(self, problem: Mapping[str, Any], rounds: int) -> dict[str, Any]:
         """Return steps of a plan and of all ways to split the network. The fastest ways take turns with the plan.
 
-        Args:
-          problem: as of `measure`.
-          rounds: turns of the plan and the fastest.
-
         Returns:
           {"ways": {name: (predicted seconds, measured seconds)}, "turns": {name: seconds of each turn}, "predicted":
           {name: seconds of a step}}, the latter two of those that took turns.
@@ -118,12 +107,7 @@ class Planner:
         }
 
     def measure_memory(self, problem: Mapping[str, Any], steps: int) -> dict[str, Any]:
-        """Return the memory of each worker in steps of a plan, for devices of these speeds, beside the prediction.
-
-        Args:
-          problem: as of `measure`.
-          steps: how many are taken.
-        """
+        """Return the memory of each worker in steps of a plan, for devices of these speeds, beside the prediction."""
         build, devices = _builder(problem), zip(self._cluster.devices, self._local.fractions, strict=True)
         machines = Machines(tuple(Machine(d, cores * _FLOPS, cores * _BYTES) for d, cores in devices), _LINK)
         with tf.Graph().as_default():

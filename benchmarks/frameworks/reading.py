@@ -70,13 +70,7 @@ class Problem:
 
 
 class Reading:
-    """Two workers, and images, which are made.
-
-    Args:
-      fractions: cores of each worker.
-      link: megabits per second; 0: the loopback.
-      **problem: as of Problem.
-    """
+    """Two workers, and the images of a Problem, which are made."""
 
     def __init__(self, fractions: Sequence[float], link: int, **problem: Any) -> None:
         self._local = LinkedCluster(fractions, link)

@@ -13,13 +13,7 @@ from mtf_hetero import tf
 
 
 class Rank:
-    """One worker of the strategy. Keras 3 refuses the strategy in `fit`, so this is the loop of TensorFlow's guide.
-
-    Args:
-      rank: its number.
-      addresses: of the servers of all ranks.
-      **problem: as of Problem.
-    """
+    """One worker of the strategy. Keras 3 refuses the strategy in `fit`, so this is the loop of TensorFlow's guide."""
 
     def __init__(self, rank: int, addresses: Sequence[str], **problem: Any) -> None:
         cluster = tf.train.ClusterSpec({"worker": list(addresses)})

@@ -17,13 +17,7 @@ from benchmarks.frameworks.torch_stages import resnet50
 
 
 class Rank:
-    """One rank, which reads its own images.
-
-    Args:
-      rank: its number.
-      addresses: of the ranks, the first of which is that of their rendezvous.
-      **problem: as of Problem.
-    """
+    """One rank, which reads its own images."""
 
     def __init__(self, rank: int, addresses: Sequence[str], **problem: Any) -> None:
         join(rank, addresses)

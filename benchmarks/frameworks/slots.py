@@ -16,17 +16,7 @@ _WARM_UP = 2
 
 
 class Slots:
-    """Workers, and what they train.
-
-    Args:
-      blocks: residual blocks of two dense layers.
-      width: of the input and the output of a block.
-      hidden: units within a block.
-      batch_size: examples of a step.
-      link: megabits per second; 0: the loopback.
-      fractions: cores of each worker.
-      seed: of weights and inputs.
-    """
+    """Workers, and what they train."""
 
     def __init__(
         self, blocks: int, width: int, hidden: int, batch_size: int, link: int, fractions: Sequence[float], seed: int

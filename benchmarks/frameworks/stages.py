@@ -22,14 +22,7 @@ _RATE = 1e-3  # of learning
 
 
 class Planned:
-    """Workers, and a Keras model that they train.
-
-    Args:
-      network: a key of benchmarks.networks.STAGED.
-      link: megabits per second; 0: the loopback.
-      fractions: cores of each worker, the largest first.
-      seed: of weights and inputs.
-    """
+    """Workers, the one with most cores first, and a Keras model of benchmarks.networks.STAGED."""
 
     def __init__(self, network: str, link: int, fractions: Sequence[float], seed: int) -> None:
         self._local = LinkedCluster(fractions, link)
