@@ -131,14 +131,8 @@ def timed(row: Mapping[str, Any], seconds: Sequence[float], reference: Sequence[
 
 
 @contextlib.contextmanager
-def chief(target: str, own_network: bool = False, **arguments: Any) -> Iterator[Child]:
-    """Give a child that holds a cluster, and close it in the end: "package.module:Class" and its arguments.
-
-    Args:
-      target: the class.
-      own_network: as of `Child`.
-      **arguments: of the class.
-    """
+def chief(target: str, own_network: bool = False, /, **arguments: Any) -> Iterator[Child]:
+    """Give a child that holds a cluster, and close it in the end: "package.module:Class" and its arguments."""
     with Child(target, arguments, own_network) as child:
         try:
             yield child

@@ -264,13 +264,7 @@ class Elastic(Case):
 
 
 class _Run:
-    """A training that writes a row per step.
-
-    Args:
-      process: that trains.
-      path: of its metrics.
-      devices: with which it begins.
-    """
+    """A training that writes a row of metrics per step."""
 
     def __init__(self, process: Process, path: pathlib.Path, devices: Sequence[str]) -> None:
         self._process, self._path, self._devices, self._since = process, path, devices, 0.0

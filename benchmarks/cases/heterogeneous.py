@@ -22,17 +22,15 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-import socket
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from benchmarks.child import Child, ChildError, LimitedChild, result
+from benchmarks.child import Child, ChildError
 from benchmarks.harness import CHECKED_STEPS, Part, TimedCase, chief, runner, seconds_per_step, timed
 from benchmarks.rows import Writer, summarise
-from mtf_hetero._support import command_line
 
 _NETS = "benchmarks.frameworks.cluster_nets:ClusterNets"
-_RANK = "benchmarks.frameworks.torch_nets:Rank"
+_RANKS, _RANK = "benchmarks.frameworks.ranks:Ranks", "benchmarks.frameworks.torch_nets:Rank"
 EVEN, RATES, MEASURED, ROUNDED, GRID = "even", "by FLOP/s", "measured", "measured, bfloat16 sent", "best of a grid"
 DDP = "PyTorch DDP"
 
@@ -99,7 +97,8 @@ class Heterogeneous(TimedCase):
             cluster = stack.enter_context(chief(_NETS, fractions=setting.fractions, **common))
             ways.add_mtf(cluster, self.measuring_seconds)
             try:
-                ways.add_torch(stack.enter_context(_TorchRanks(setting.fractions, common)))
+                options = {**common, "fractions": setting.fractions, "channels_last": True}
+                ways.add_torch(stack.enter_context(chief(_RANKS, target=_RANK, **options)))
             except ChildError as error:
                 ways.rows[f"{DDP}, {EVEN}"] = {"failed": str(error)}
             timings = self.time_ways({name: runner(side, name) for name, side in ways.sides.items()})
@@ -111,46 +110,6 @@ class Heterogeneous(TimedCase):
             values = {**about, "way": name, "layout": name.partition(",")[0], **row}
             values |= ways.compare(name, timings) if name in timings else {}
             writer.write(f"{setting.name}/{name}", values)
-
-
-class _TorchRanks(contextlib.ExitStack):
-    """The ranks of PyTorch, with the `call` of the mtf programs' chief. A context manager."""
-
-    def __init__(self, fractions: Sequence[float], common: Mapping[str, Any]) -> None:
-        super().__init__()
-        with command_line.capture_stderr():
-            from mtf_hetero.cluster.emulation.local import LimitedProcesses
-            from mtf_hetero.layout.partition import split_by_share
-        self._split = functools.partial(split_by_share, common["batch_size"])
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        options = {**common, "ranks": len(fractions), "port": port, "channels_last": True}
-        with contextlib.ExitStack() as stack:
-            processes = stack.enter_context(LimitedProcesses(fractions))
-            self._ranks = []
-            for rank in range(len(fractions)):
-                child = LimitedChild(_RANK, {**options, "rank": rank}, processes, rank)
-                self._ranks.append(stack.enter_context(child))
-            self._answers()
-            for rank in range(len(fractions)):
-                processes.limit(rank)
-            self.push(stack.pop_all())
-
-    def _answers(self) -> list[Any]:
-        """Return the answers of all ranks, each of which answers only after all have been asked."""
-        return [result(answer) for answer in [child.answer() for child in self._ranks]]
-
-    def call(self, method: str, name: str, *, shares: Sequence[float] = (), **arguments: Any) -> dict[str, Any]:
-        """Return the losses before two steps and the batch's split (`add`), or the slowest rank's seconds (`run`)."""
-        division = list(self._split(shares)) if method == "add" else []
-        for child in self._ranks:
-            child.send(method, {"name": name, **({"batches": division} if division else {}), **arguments})
-        answers = self._answers()
-        if method == "run":
-            return {"wall_seconds": max(answer["wall_seconds"] for answer in answers)}
-        losses = [sum(parts) for parts in zip(*(answer["losses"] for answer in answers), strict=True)]
-        return {"losses": losses, "sizes": {"batch": division}}
 
 
 class _Ways:
@@ -179,7 +138,7 @@ class _Ways:
                 self._add(cluster, name, {"measured": measured}, **chosen, wire_dtype="bfloat16")
             self._add_best(cluster, f"{recipe}, {GRID}", recipe=recipe)
 
-    def add_torch(self, ranks: _TorchRanks) -> None:
+    def add_torch(self, ranks: Child) -> None:
         """PyTorch's ways: even, and from the grid."""
         self._add(ranks, f"{DDP}, {EVEN}", shares=[1] * self._count)
         self._add_best(ranks, f"{DDP}, {GRID}")

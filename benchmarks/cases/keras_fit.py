@@ -28,9 +28,11 @@ device, and 2 times on three. `auto` needs 30 seconds at most, and a few if a sp
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from benchmarks.child import Child
 from benchmarks.harness import CHECKED_STEPS, Case, Part, chief, compare_losses, take_turns
 from benchmarks.rows import Writer, summarise
 
@@ -96,36 +98,21 @@ class KerasFit(Case):
 
     def parts(self) -> Mapping[str, Part]:
         """{variant: what measures it}."""
-
-        def part(network: str, setting: str) -> Part:
-            return lambda writer, bar: self._measure(network, setting, writer)
-
-        def first(network: str) -> Part:
-            return lambda writer, bar: self._measure_first(network, writer)
-
-        def calls(network: str, layers: int, setting: str) -> Part:
-            return lambda writer, bar: self._measure_calls(network, layers, setting, writer)
-
-        def auto(network: str, batch_size: int) -> Part:
-            return lambda writer, bar: self._measure_auto(network, batch_size, writer)
-
+        part = functools.partial
+        models = itertools.product(self.networks + self.sequences, self.settings)
+        calls = itertools.product(self.in_calls, self.settings)
         return {
+            **{f"{network}/{setting}": part(self._measure, network, setting) for network, setting in models},
+            **{f"{network}/{FIRST_STEP}": part(self._measure_first, network) for network in self.first_networks},
+            f"Conv1D/{LENGTHS}": self._measure_lengths,
             **{
-                f"{network}/{setting}": part(network, setting)
-                for network in self.networks + self.sequences
-                for setting in self.settings
+                f"{network}/{CALLS}/{setting}": part(self._measure_calls, network, layers, setting)
+                for (network, layers), setting in calls
             },
-            **{f"{network}/{FIRST_STEP}": first(network) for network in self.first_networks},
-            f"Conv1D/{LENGTHS}": lambda writer, bar: self._measure_lengths(writer),
-            **{
-                f"{network}/{CALLS}/{setting}": calls(network, layers, setting)
-                for network, layers in self.in_calls
-                for setting in self.settings
-            },
-            **{f"{network}/{AUTO}": auto(network, size) for network, size in self.auto_networks},
+            **{f"{network}/{AUTO}": part(self._measure_auto, network, size) for network, size in self.auto_networks},
         }
 
-    def _measure(self, network: str, setting: str, writer: Writer) -> None:
+    def _measure(self, network: str, setting: str, writer: Writer, _: Any) -> None:
         common = {"network": network, "pixels": self.pixels, "batch_size": self.batch_size, "seed": self.seed}
         common["layers"] = self.layers
         if setting == ONE_DEVICE:
@@ -144,16 +131,12 @@ class KerasFit(Case):
         about |= {"devices": ["cpu:0"], "fractions": list(self.fractions) if setting == WORKERS else None}
         for way, results in turns.items():
             values: dict[str, Any] = {"way": way, "layout": "auto" if setting == WORKERS and way == OURS else None}
-            for clock in ("wall", "cpu"):
-                seconds = [result[f"{clock}_seconds"] for result in results]
-                of_keras = [result[f"{clock}_seconds"] for result in turns[KERAS]]
-                values[f"{clock}_seconds_per_step"] = summarise(seconds)
-                values[f"{clock}_ratio"] = summarise(a / b for a, b in zip(seconds, of_keras, strict=True))
+            values |= _compare(results, turns[KERAS], "_seconds_per_step")
             # the first one: a step of batch norms on so few pixels multiplies what float32 rounds
             values |= {"losses": losses[way], **compare_losses(losses[way][:1], losses[KERAS][:1])}
             writer.write(f"{network}/{setting}/{way}", {**about, **values})
 
-    def _measure_calls(self, network: str, layers: int, setting: str, writer: Writer) -> None:
+    def _measure_calls(self, network: str, layers: int, setting: str, writer: Writer, _: Any) -> None:
         common = {"network": network, "layers": layers, "batch_size": self.batch_size, "seed": self.seed, "pixels": 0}
         options: dict[str, dict[str, Any]] = {KERAS: {}, OURS: {}}
         if setting == WORKERS:
@@ -174,24 +157,22 @@ class KerasFit(Case):
         about |= {**common, "setting": CALLS, "devices": ["cpu:0"]}
         about |= {"where": setting, "fractions": list(self.fractions) if setting == WORKERS else None}
         for (way, steps), results in turns.items():
-            seconds = [result["wall_seconds"] / most for result in results]
-            of_keras = [result["wall_seconds"] / most for result in turns[KERAS, steps]]
             values = {"way": way, "steps_per_call": steps, "shares": list(self.speeds) if setting == WORKERS else None}
-            values |= {"layout": None if way == KERAS else "batch", "wall_seconds_per_step": summarise(seconds)}
-            values["wall_ratio"] = summarise(a / b for a, b in zip(seconds, of_keras, strict=True))
+            values["layout"] = None if way == KERAS else "batch"
+            values |= _compare(results, turns[KERAS, steps], "_seconds_per_step", ["wall"], most)
             found, expected = losses[way, steps], losses[KERAS, steps]
             values |= {"losses": found, **compare_losses(found[:1], expected[:1])}
             writer.write(f"{network}/{CALLS}/{setting}/{way}, {steps}", {**about, **values})
 
-    def _measure_first(self, network: str, writer: Writer) -> None:
+    def _measure_first(self, network: str, writer: Writer, _: Any) -> None:
         common = {"network": network, "batch_size": self.first_batch_size, "pixels": self.pixels, "seed": self.seed}
         self._measure_whole(network, FIRST_STEP, _FIRST_TARGET, {**common, "layers": self.layers}, writer)
 
-    def _measure_lengths(self, writer: Writer) -> None:
+    def _measure_lengths(self, writer: Writer, _: Any) -> None:
         common = {"batch_size": 8, "lengths": self.lengths, "seed": self.seed}
         self._measure_whole("Conv1D", LENGTHS, _LENGTHS_TARGET, common, writer)
 
-    def _measure_auto(self, network: str, batch_size: int, writer: Writer) -> None:
+    def _measure_auto(self, network: str, batch_size: int, writer: Writer, _: Any) -> None:
         for steps in self.auto_steps:
             common = {"network": network, "batch_size": batch_size, "steps": steps, "seed": self.seed}
             common["fractions"] = list(self.fractions)
@@ -208,7 +189,7 @@ class KerasFit(Case):
         """Measures what one call of fit takes in a process of its own, by each way in turns."""
 
         def measure(way: str) -> dict[str, Any]:
-            with chief(target, way=way, **common) as child:
+            with Child(target, {"way": way, **common}) as child:
                 return child.call("run")
 
         ways = {way: functools.partial(measure, way) for way in self.fits}
@@ -218,12 +199,25 @@ class KerasFit(Case):
         for way, results in turns.items():
             devices = DEVICES_OF[way]
             values: dict[str, Any] = {"way": way, "layout": None if devices is None else "batch"}
-            for clock in ("wall", "cpu"):
-                seconds, of_keras = ([one[f"{clock}_seconds"] for one in turns[which]] for which in (way, KERAS))
-                values[f"{clock}_seconds"] = summarise(seconds)
-                values[f"{clock}_ratio"] = summarise(a / b for a, b in zip(seconds, of_keras, strict=True))
+            values |= _compare(results, turns[KERAS], "_seconds")
             values |= {"devices": devices or ["cpu:0"], "losses": results[0]["losses"]}
             values |= compare_losses(results[0]["losses"], turns[KERAS][0]["losses"])
             if "peak_bytes" in results[0]:
                 values["peak_bytes"] = summarise(result["peak_bytes"] for result in results)
             writer.write(f"{network}/{setting}/{way}", {**about, **values})
+
+
+def _compare(
+    results: Sequence[Mapping[str, Any]],
+    of_keras: Sequence[Mapping[str, Any]],
+    ending: str,
+    clocks: Sequence[str] = ("wall", "cpu"),
+    steps: int = 1,
+) -> dict[str, Any]:
+    """Return the columns on the seconds of so many steps, and on their ratio to Keras's of the same turn."""
+    values = {}
+    for clock in clocks:
+        seconds, theirs = ([one[f"{clock}_seconds"] / steps for one in each] for each in (results, of_keras))
+        values[f"{clock}{ending}"] = summarise(seconds)
+        values[f"{clock}_ratio"] = summarise(a / b for a, b in zip(seconds, theirs, strict=True))
+    return values

@@ -120,7 +120,7 @@ class Planner(Case):
         """Compare a plan with all ways to split a small network."""
         problem = dataclasses.asdict(PROBLEMS[name])
         workers = {"fractions": list(fractions), "megabits_per_second": megabits}
-        with chief(_TARGET, own_network=megabits is not None, **workers) as child:
+        with chief(_TARGET, megabits is not None, **workers) as child:
             common = {**self.columns(warmup=1, steps=1), **child.call("describe"), **workers, **problem}
             found = child.call("exhaust", problem=problem, rounds=self.repeats)
         writer.write(variant, {**common, "layout": PLAN, "part": EVERY, **found})
@@ -140,7 +140,7 @@ class Planner(Case):
     ) -> None:
         problem = PROBLEMS[name]
         workers = {"fractions": list(fractions), "megabits_per_second": megabits}
-        with chief(_TARGET, own_network=megabits is not None, **workers) as child:
+        with chief(_TARGET, megabits is not None, **workers) as child:
             common = {
                 **self.columns(warmup=1, steps=1),
                 **child.call("describe"),

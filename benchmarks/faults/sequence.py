@@ -107,14 +107,7 @@ def restore(workers: LocalCluster, happenings: Sequence[Happening]) -> None:
 
 
 class Disturbed:
-    """A training while something happens to its workers.
-
-    Args:
-      workers: of this machine, those that may join too.
-      process: the training.
-      model_dir: its directory.
-      hosts: its file of workers.
-    """
+    """A training while something happens to its workers."""
 
     def __init__(self, workers: LocalCluster, process: Process, model_dir: pathlib.Path, hosts: pathlib.Path) -> None:
         self._workers, self._process, self._hosts = workers, process, hosts

@@ -40,11 +40,6 @@ class AnyStep:
     def run(self, name: str, layouts: Sequence[str] = LAYOUTS, steps: int = STEPS) -> dict[str, Any]:
         """Run a program's step on each layout.
 
-        Args:
-          name: its name, "vision/mnist_convnet".
-          layouts: names of layouts.
-          steps: number of steps on each.
-
         Returns:
           The columns of a row; "refused" is the text of a refusal.
         """
@@ -63,10 +58,6 @@ class AnyStep:
 
 class Twin:
     """A program's step, traced once, and the values that TensorFlow gives.
-
-    Args:
-      program: the program.
-      steps: number of steps.
 
     Attributes:
       own: the difference of TensorFlow from itself after each number of its inputs and variables, except whole ones,

@@ -27,12 +27,7 @@ class _Measurement:
 
 
 class Dropout:
-    """The chief of workers, each limited to so many cores.
-
-    Args:
-      fractions: cores of each worker.
-      return_memory: as in mtf_hetero.cluster.LocalCluster.
-    """
+    """The chief of workers, each limited to so many cores."""
 
     def __init__(self, fractions: Sequence[float], *, return_memory: bool = False) -> None:
         self._local = LocalCluster(fractions, return_memory=return_memory)
@@ -48,14 +43,6 @@ class Dropout:
         """Apply dropout to ones, with one dimension divided by shares, and sum the rest.
 
         Before, it does so with a small matrix: the code that a worker loads for its first step is not the numbers'.
-
-        Args:
-          dim: "rows" or "columns".
-          extents: (rows, columns).
-          shares: of the workers.
-          seed: of the mask.
-          warmup: steps before those that are measured.
-          steps: how many to measure.
 
         Returns:
           Per worker the numbers that it has, the processor seconds that it took in each step beyond those of a worker

@@ -17,15 +17,7 @@ _CLASSES = 10
 
 
 class Auto:
-    """A compiled Keras model, and data for a training of so many steps.
-
-    Args:
-      network: "LeNet" or "VGG-11".
-      batch_size: images of a step.
-      steps: of the training that is announced; it ends after its first step.
-      fractions: cores of each worker.
-      seed: of weights and images.
-    """
+    """A compiled Keras model, and data for a training of so many announced steps, which ends after the first."""
 
     def __init__(self, network: str, batch_size: int, steps: int, fractions: Sequence[float], seed: int) -> None:
         self._local = LocalCluster(list(fractions))

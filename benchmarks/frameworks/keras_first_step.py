@@ -6,25 +6,14 @@ from typing import Any
 
 import keras
 
-import mtf_hetero.keras
-from benchmarks.cases.keras_fit import DEVICES_OF
 from benchmarks.frameworks import keras_steps
 
 
 class FirstStep:
-    """A compiled Keras model, and one batch.
-
-    Args:
-      network: a name that `keras_steps.make` knows.
-      way: one of DEVICES_OF.
-      batch_size: examples of the batch.
-      pixels: height and width of the images of keras.applications.
-      layers: of the Transformer.
-      seed: of weights and examples.
-    """
+    """A compiled Keras model, and one batch."""
 
     def __init__(self, network: str, way: str, batch_size: int, pixels: int, layers: int, seed: int) -> None:
-        self._devices, self._batch_size = DEVICES_OF[way], batch_size
+        self._way, self._batch_size = way, batch_size
         self._model, self._x, self._y = keras_steps.make(network, batch_size, pixels, layers, seed)
 
     def run(self) -> dict[str, Any]:
@@ -38,14 +27,6 @@ class FirstStep:
             found["losses"] = [float(logs["loss"])]
 
         callbacks = [keras.callbacks.LambdaCallback(on_train_batch_end=note)]
-        self._fit(self._x, self._y, batch_size=self._batch_size, verbose=0, callbacks=callbacks)
+        options = {"batch_size": self._batch_size, "verbose": 0, "callbacks": callbacks}
+        keras_steps.fit(self._model, self._way, self._x, self._y, **options)
         return found
-
-    def _fit(self, x: Any, y: Any, **options: Any) -> None:
-        if self._devices is None:
-            self._model.fit(x, y, **options)
-        else:
-            mtf_hetero.keras.fit(self._model, x, y, devices=self._devices, layout="batch", **options)
-
-    def close(self) -> None:
-        """Nothing is left open."""

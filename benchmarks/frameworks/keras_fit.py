@@ -22,12 +22,7 @@ class KerasFit:
     """A model in training.
 
     Args:
-      network: a name that `keras_steps.make` knows.
-      pixels: height and width of the images of keras.applications.
-      batch_size: examples of a step.
       way: KERAS, COMPILED, or anything else: mtf_hetero.
-      seed: of weights and examples.
-      layers: of a Transformer, and of the MLP.
       steps_per_call: Keras's `steps_per_execution`.
       list_speed: of the workers; None: "auto" finds a layout.
       cores: numbers of the cores that it may use; None: all.

@@ -8,25 +8,17 @@ from typing import Any
 import keras
 import numpy as np
 
-import mtf_hetero.keras
-from benchmarks.cases.keras_fit import DEVICES_OF
+from benchmarks.frameworks import keras_steps
 
 _CLASSES, _CHANNELS, _SHORTEST = 3, 6, 20
 
 
 class Shapes:
-    """Two small convolutions of sequences, compiled.
-
-    Args:
-      way: one of DEVICES_OF.
-      batch_size: sequences of a batch.
-      lengths: number of lengths, each of one batch in an epoch.
-      seed: of weights and sequences.
-    """
+    """Two small convolutions of sequences, compiled; each length has one batch in an epoch."""
 
     def __init__(self, way: str, batch_size: int, lengths: int, seed: int) -> None:
         keras.utils.set_random_seed(seed)
-        self._devices, self._batch_size, self._lengths, self._seed = DEVICES_OF[way], batch_size, lengths, seed
+        self._way, self._batch_size, self._lengths, self._seed = way, batch_size, lengths, seed
         inputs = keras.Input((None, _CHANNELS))
         x = keras.layers.Conv1D(8, 3, padding="same", activation="relu")(inputs)
         x = keras.layers.Conv1D(8, 3, padding="same", activation="relu")(x)
@@ -45,17 +37,10 @@ class Shapes:
         """Take two epochs, and return their seconds, their losses, and the most memory that the process had."""
         begin, cpu = time.perf_counter(), time.process_time()
         options: dict[str, Any] = {"steps_per_epoch": self._lengths, "epochs": 2, "shuffle": False, "verbose": 0}
-        if self._devices is None:
-            history = self._model.fit(self._batches(), **options)
-        else:
-            place = {"devices": self._devices, "layout": "batch"}
-            history = mtf_hetero.keras.fit(self._model, self._batches(), **options, **place)
+        history = keras_steps.fit(self._model, self._way, self._batches(), **options)
         return {
             "wall_seconds": time.perf_counter() - begin,
             "cpu_seconds": time.process_time() - cpu,
             "losses": history.history["loss"],
             "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         }
-
-    def close(self) -> None:
-        """Nothing is left open."""

@@ -6,6 +6,9 @@ from typing import Any
 import keras
 import numpy as np
 
+import mtf_hetero.keras
+from benchmarks.cases.keras_fit import DEVICES_OF
+
 CLASSES = 10
 TRANSFORMERS = {"Transformer": 64, "Transformer of 128": 128}  # and their units
 SEQUENCES = (*TRANSFORMERS, "LSTM", "MLP")  # all others are functions of keras.applications
@@ -40,6 +43,14 @@ def make(network: str, examples: int, pixels: int, layers: int, seed: int) -> tu
         optimizer = keras.optimizers.SGD(1e-3, momentum=0.9)
     model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False)
     return model, x, rng.integers(0, CLASSES, examples)
+
+
+def fit(model: Any, way: str, *data: Any, **options: Any) -> Any:
+    """Train a model by one of the ways of DEVICES_OF."""
+    devices = DEVICES_OF[way]
+    if devices is None:
+        return model.fit(*data, **options)
+    return mtf_hetero.keras.fit(model, *data, devices=devices, layout="batch", **options)
 
 
 def _classifier(make_base: Callable[..., Any], pixels: int) -> Any:

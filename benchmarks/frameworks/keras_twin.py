@@ -34,10 +34,6 @@ class Twin:
 
     Args:
       name: a function of keras.applications.
-      examples: images of a batch.
-      dtype: of the numbers, "float32" or "float64".
-      steps: training steps.
-      seed: of the weights and the data.
       directory: for what Keras has.
     """
 

@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from benchmarks.frameworks import slow_link
 from benchmarks.frameworks.every_way import every_way
+from benchmarks.frameworks.slow_link import LinkedCluster
 from mtf_hetero import Layout, mtf, tf
 from mtf_hetero.cli.network import build_step
-from mtf_hetero.cluster import Cluster, LocalCluster
+from mtf_hetero.cluster import Cluster
 from mtf_hetero.cluster.devices import shorten
 from mtf_hetero.cost import calibration, memory
 from mtf_hetero.cost.machines import Link, Machine, Machines
@@ -35,16 +35,12 @@ class Planner:
     """Workers, and networks that are planned and run on them.
 
     Args:
-      fractions: cores of each worker.
       megabits_per_second: that each sends; None: as many as it can.
-      return_memory: as of LocalCluster.
     """
 
     def __init__(self, fractions: list[float], megabits_per_second: float | None, return_memory: bool = False) -> None:
-        self._local = LocalCluster(fractions, return_memory=return_memory)
+        self._local = LinkedCluster(fractions, megabits_per_second or 0, return_memory=return_memory)
         self._cluster: Cluster = self._local.__enter__()
-        if megabits_per_second is not None:
-            slow_link.slow_down(self._local.addresses, megabits_per_second)
 
     def close(self) -> None:
         """End the workers."""
@@ -55,12 +51,7 @@ class Planner:
         return {"devices": [shorten(device) for device in self._cluster.devices], "limits": self._local.limits}
 
     def measure(self, problem: Mapping[str, Any], rounds: int) -> dict[str, dict[str, Any]]:
-        """{way: its turns, what was predicted, ...} of each device alone, the fastest first, of recipes and the plan.
-
-        Args:
-          problem: the fields of a benchmarks.cases.planner.Problem.
-          rounds: turns of each way.
-        """
+        """{way: its turns, what was predicted, ...} of each device alone, fastest first, of recipes and the plan."""
         build = _builder(problem)
         begin = time.perf_counter()
         machines = calibration.calibrate(build, self._cluster)
@@ -90,10 +81,6 @@ class Planner:
     def exhaust(self, problem: Mapping[str, Any], rounds: int) -> dict[str, Any]:
         """Return steps of a plan and of all ways to split the network. The fastest ways take turns with the plan.
 
-        Args:
-          problem: as of `measure`.
-          rounds: turns of the plan and the fastest.
-
         Returns:
           {"ways": {name: (predicted seconds, measured seconds)}, "turns": {name: seconds of each turn}, "predicted":
           {name: seconds of a step}}, the latter two of those that took turns.
@@ -120,12 +107,7 @@ class Planner:
         }
 
     def measure_memory(self, problem: Mapping[str, Any], steps: int) -> dict[str, Any]:
-        """Return the memory of each worker in steps of a plan, for devices of these speeds, beside the prediction.
-
-        Args:
-          problem: as of `measure`.
-          steps: how many are taken.
-        """
+        """Return the memory of each worker in steps of a plan, for devices of these speeds, beside the prediction."""
         build, devices = _builder(problem), zip(self._cluster.devices, self._local.fractions, strict=True)
         machines = Machines(tuple(Machine(d, cores * _FLOPS, cores * _BYTES) for d, cores in devices), _LINK)
         with tf.Graph().as_default():

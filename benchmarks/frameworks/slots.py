@@ -4,9 +4,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.frameworks import slow_link
+from benchmarks.frameworks.slow_link import LinkedCluster
 from mtf_hetero import Layout, Lowering, UnevenMeshImpl, mtf, tf
-from mtf_hetero.cluster import Cluster, LocalCluster
+from mtf_hetero.cluster import Cluster
 from mtf_hetero.cost.memory.measurement import ProcessPeaks
 from mtf_hetero.mesh import traffic
 
@@ -16,17 +16,7 @@ _WARM_UP = 2
 
 
 class Slots:
-    """Workers, and what they train.
-
-    Args:
-      blocks: residual blocks of two dense layers.
-      width: of the input and the output of a block.
-      hidden: units within a block.
-      batch_size: examples of a step.
-      link: megabits per second that each worker sends; 0: as many as it can.
-      fractions: cores of each worker.
-      seed: of weights and inputs.
-    """
+    """Workers, and what they train."""
 
     def __init__(
         self, blocks: int, width: int, hidden: int, batch_size: int, link: int, fractions: Sequence[float], seed: int
@@ -34,10 +24,8 @@ class Slots:
         self._blocks, self._batch_size, self._seed = blocks, batch_size, seed
         self._width, self._hidden = mtf.Dimension("width", width), mtf.Dimension("hidden", hidden)
         self._fractions = list(fractions)
-        self._local = LocalCluster(self._fractions)
+        self._local = LinkedCluster(fractions, link)
         self._cluster: Cluster = self._local.__enter__()
-        if link:
-            slow_link.slow_down([*self._local.addresses, self._cluster.target.removeprefix("grpc://")], link)
 
     def close(self) -> None:
         """End the workers."""

@@ -19,13 +19,7 @@ class LimitedSlots:
     """A model, and the workers that may train it.
 
     Args:
-      blocks: residual blocks of two dense layers.
-      width: of the input and the output of a block.
-      hidden: units within a block.
-      batch_size: examples of a step.
-      fractions: cores of each worker.
       limits: bytes that each worker may take once it is up; () for no limits.
-      seed: of weights and inputs.
     """
 
     def __init__(

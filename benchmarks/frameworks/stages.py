@@ -8,35 +8,25 @@ from typing import Any
 import keras
 
 import mtf_hetero
-from benchmarks.frameworks import slow_link
 from benchmarks.frameworks.chief import short_errors
+from benchmarks.frameworks.slow_link import LinkedCluster
+from benchmarks.harness import CHECKED_STEPS
 from benchmarks.networks import STAGED, Staged
 from mtf_hetero import Layout, tf
-from mtf_hetero.cluster import LocalCluster
 from mtf_hetero.cluster.devices import shorten
 from mtf_hetero.cost import calibration
 from mtf_hetero.planner.plan import Plan
 from mtf_hetero.planner.planning import describe, find
 
 _RATE = 1e-3  # of learning
-_CHECKED_STEPS = 2
 
 
 class Planned:
-    """Workers, and a Keras model that they train.
-
-    Args:
-      network: a key of benchmarks.networks.STAGED.
-      link: megabits per second that each worker sends; 0: as many as it can.
-      fractions: cores of each worker, the largest first.
-      seed: of weights and inputs.
-    """
+    """Workers, the one with most cores first, and a Keras model of benchmarks.networks.STAGED."""
 
     def __init__(self, network: str, link: int, fractions: Sequence[float], seed: int) -> None:
-        self._local = LocalCluster(list(fractions))
+        self._local = LinkedCluster(fractions, link)
         self._cluster = self._local.__enter__()
-        if link:
-            slow_link.slow_down([*self._local.addresses, self._cluster.target.removeprefix("grpc://")], link)
         keras.utils.set_random_seed(seed)
         self._model = _build(STAGED[network], network)
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -48,6 +38,7 @@ class Planned:
 
     def close(self) -> None:
         """End the steps and the workers."""
+        self._local.lift_limit()  # each step pulls its variables when it ends
         with contextlib.suppress(Exception):  # a worker may have ended
             self._stack.close()
         self._local.close()
@@ -85,7 +76,7 @@ class Planned:
                     progress=False,
                 )
             )
-        return {"losses": self.run(name, _CHECKED_STEPS)["losses"]}
+        return {"losses": self.run(name, CHECKED_STEPS)["losses"]}
 
     def run(self, name: str, steps: int) -> dict[str, Any]:
         """Take steps, and return seconds and the losses before them."""

@@ -10,6 +10,7 @@ import torch.distributed  # pyright: ignore[reportMissingImports]
 
 from benchmarks.frameworks.trainer import LEARNING_RATE, Trainer
 from benchmarks.networks import AvgPool, Conv, MaxPool
+from mtf_hetero.layout.partition import split_by_share
 
 
 def _cut(values: list[Any]) -> Any:
@@ -119,21 +120,27 @@ class DistributedSlice(TorchTrainer):
 
 
 class Rank:
-    """One rank of DistributedDataParallel over gloo, and the ways to divide the batch that it knows.
+    """One rank of DistributedDataParallel over gloo, and the ways to divide the batch that it knows."""
 
-    Arguments beside its number, how many there are and the port of their rendezvous are those of TorchTrainer.
-    """
-
-    def __init__(self, rank: int, ranks: int, port: int, **arguments: Any) -> None:
-        torch.distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=ranks)
-        self._arguments = {**arguments, "rank": rank}
+    def __init__(self, rank: int, addresses: Sequence[str], batch_size: int, **arguments: Any) -> None:
+        join(rank, addresses)
+        self._batch_size = batch_size
+        self._arguments = {**arguments, "batch_size": batch_size, "rank": rank}
         self._trainers: dict[str, DistributedSlice] = {}
 
-    def add(self, name: str, batches: list[int]) -> dict[str, Any]:
-        """Build a way to split the batch, take two steps, and return this rank's part of the losses before them."""
+    def add(self, name: str, shares: Sequence[float]) -> dict[str, Any]:
+        """Build a way to split the batch, and return its sizes."""
+        batches = list(split_by_share(self._batch_size, shares))
         self._trainers[name] = DistributedSlice(**self._arguments, batches=batches)
-        return self.run(name, 2)
+        return {"sizes": {"batch": batches}}
 
     def run(self, name: str, steps: int) -> dict[str, Any]:
         """Take steps, and return seconds and this rank's part of the losses before them."""
         return self._trainers[name].run(steps)
+
+
+def join(rank: int, addresses: Sequence[str]) -> None:
+    """Join the group of ranks, whose rendezvous is at the first address, and wait until all are connected."""
+    group = {"init_method": f"tcp://{addresses[0]}", "rank": rank, "world_size": len(addresses)}
+    torch.distributed.init_process_group("gloo", **group)
+    torch.distributed.barrier()

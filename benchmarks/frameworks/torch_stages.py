@@ -1,26 +1,21 @@
 """The networks of `frameworks.stages` in PyTorch: alone, by DistributedDataParallel, and by its pipelines (1F1B)."""
 
-import contextlib
 import itertools
-import socket
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import psutil
 import torch  # pyright: ignore[reportMissingImports] - the test extra does not have it
 import torch.distributed  # pyright: ignore[reportMissingImports]
 from torch.distributed import pipelining  # pyright: ignore[reportMissingImports]
 
-from benchmarks.child import LimitedChild, result
-from benchmarks.frameworks import slow_link
+from benchmarks.frameworks import ranks
+from benchmarks.frameworks.torch_nets import join
 from benchmarks.networks import STAGED, Staged
-from mtf_hetero.cluster.emulation.local import LimitedProcesses
 from mtf_hetero.layout.partition import split_by_share
 
 ALONE, BATCH, STAGES = "alone", "batch", "stages"
 _RATE = 1e-3  # of learning
-_CHECKED_STEPS = 2
 _SLOTS = (4, 8)  # microbatches that are tried
 _MOVED = (-1, 0, 1)  # layers by which the cut that measured times suggest is moved
 _VGG16 = (64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 512, 0)  # filters; 0: a pool
@@ -28,44 +23,18 @@ _RESNET50 = ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2))  # filters, bloc
 nn = torch.nn
 
 
-class Ranks:
-    """A process for each worker, in this process's network.
+class Ranks(ranks.Ranks):
+    """The ranks of a network of benchmarks.networks.STAGED, and the ways that they compare."""
 
-    Args:
-      network: a key of benchmarks.networks.STAGED.
-      link: megabits per second that each worker sends; 0: as many as it can.
-      fractions: cores of each worker, the largest first.
-      seed: of weights and inputs.
-    """
-
-    def __init__(self, network: str, link: int, fractions: Sequence[float], seed: int) -> None:
+    def __init__(self, network: str, fractions: Sequence[float], **options: Any) -> None:
         self._batch_size, self._fractions = STAGED[network].batch_size, list(fractions)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        options = {"network": network, "seed": seed, "ranks": len(self._fractions), "port": port}
-        with contextlib.ExitStack() as stack:
-            processes = stack.enter_context(LimitedProcesses(self._fractions))
-            self._ranks = [
-                stack.enter_context(LimitedChild(f"{__name__}:Rank", {**options, "rank": rank}, processes, rank))
-                for rank, _ in enumerate(self._fractions)
-            ]
-            self._answers()
-            for rank, _ in enumerate(self._fractions):
-                processes.limit(rank)
-            if link:  # gloo has connected all ranks
-                slow_link.slow_down_ports([_ports(pid) for pid in processes.pids], link)
-            self._stack = stack.pop_all()
-
-    def close(self) -> None:
-        """End the processes."""
-        self._stack.close()
+        super().__init__(f"{__name__}:Rank", fractions, network=network, **options)
 
     def find(self) -> dict[str, dict[str, Any]]:
         """Return the ways to compare: {name: arguments of `add`}; cut and microbatches are the best of some."""
         batches = list(split_by_share(self._batch_size, self._fractions))
         found = {"PyTorch, alone": {"kind": ALONE}, "PyTorch DDP": {"kind": BATCH, "batches": batches}}
-        seconds = self._ask("layer_seconds")[0]
+        seconds = self.ask("layer_seconds")[0]
         total, share = sum(seconds), self._fractions[0] / sum(self._fractions)
         until = list(itertools.accumulate(seconds))
         cut = 1 + min(range(len(until) - 1), key=lambda number: abs(until[number] - share * total))
@@ -74,50 +43,17 @@ class Ranks:
             if 0 < cut + moved < len(seconds):
                 arguments = {"kind": STAGES, "cut": cut + moved, "slots": slots}
                 self.add("trial", **arguments)
-                tried.append((self.run("trial", 1)["wall_seconds"], arguments))
+                tried.append((self.run(name="trial", steps=1)["wall_seconds"], arguments))
         return {**found, "PyTorch pipeline": min(tried, key=lambda pair: pair[0])[1]}
-
-    def add(self, name: str, **arguments: Any) -> dict[str, Any]:
-        """Build a way, and return the losses before two steps."""
-        self._ask("add", name=name, **arguments)
-        return {"losses": self.run(name, _CHECKED_STEPS)["losses"]}
-
-    def run(self, name: str, steps: int) -> dict[str, Any]:
-        """Take steps, and return the slowest rank's seconds, and the losses before them."""
-        answers = self._ask("run", name=name, steps=steps)
-        losses = [sum(parts) for parts in zip(*(answer["losses"] for answer in answers), strict=True)]
-        return {"wall_seconds": max(answer["wall_seconds"] for answer in answers), "losses": losses}
-
-    def _ask(self, method: str, **arguments: Any) -> list[Any]:
-        for child in self._ranks:
-            child.send(method, arguments)
-        return self._answers()
-
-    def _answers(self) -> list[Any]:
-        return [result(answer) for answer in [child.answer() for child in self._ranks]]
-
-
-def _ports(pid: int) -> set[int]:
-    """Return the ports from which a process sends."""
-    return {connection.laddr.port for connection in psutil.Process(pid).net_connections("tcp") if connection.laddr}
 
 
 class Rank:
-    """One rank: its part of each way.
+    """One rank: its part of each way."""
 
-    Args:
-      network: as of Ranks, and so `seed`.
-      rank: its number.
-      ranks: how many there are.
-      port: of their rendezvous.
-      seed: of weights and inputs.
-    """
-
-    def __init__(self, network: str, rank: int, ranks: int, port: int, seed: int) -> None:
-        torch.distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=ranks)
-        torch.distributed.barrier()
+    def __init__(self, network: str, rank: int, addresses: Sequence[str], seed: int) -> None:
+        join(rank, addresses)
         torch.set_num_threads(1)
-        self._rank, self._ranks, self._seed = rank, ranks, seed
+        self._rank, self._ranks, self._seed = rank, len(addresses), seed
         self._network, self._about = network, STAGED[network]
         inputs, labels = map(torch.from_numpy, self._about.batch(seed))
         self._inputs = (
@@ -171,7 +107,7 @@ class Rank:
         losses = [next(self._ways[name]) for _ in range(steps)]
         return {"wall_seconds": time.perf_counter() - begin, "losses": losses}
 
-    def _steps(self, model: Any, part: slice, weight: float, ranks: int) -> Iterator[float]:
+    def _steps(self, model: Any, part: slice, weight: float, count: int) -> Iterator[float]:
         """Take a step for each loss; DistributedDataParallel gives all the mean of the ranks' gradients."""
         optimizer = torch.optim.SGD(model.parameters(), lr=_RATE)
         inputs, labels = self._inputs[part], self._labels[part]
@@ -181,7 +117,7 @@ class Rank:
             loss = _cross_entropy(model(inputs), labels, "sum") * (weight / tokens)
             loss.backward()
             optimizer.step()
-            yield loss.item() / ranks
+            yield loss.item() / count
 
     def _pipeline(self, model: Any, slots: int) -> Iterator[float]:
         optimizer = torch.optim.SGD(model.parameters(), lr=_RATE)
@@ -201,7 +137,7 @@ class Rank:
         torch.manual_seed(self._seed)
         if not self._about.size:
             return list(_transformer(self._about))
-        layers = list(_vgg16() if self._network == "VGG16" else _resnet50())
+        layers = list(_vgg16() if self._network == "VGG16" else resnet50(self._about.classes))
         return [layer.to(memory_format=torch.channels_last) for layer in layers]
 
 
@@ -281,11 +217,12 @@ def _convolution(before: int, filters: int, size: int, stride: int) -> tuple[Any
     return nn.Conv2d(before, filters, size, stride, size // 2), nn.BatchNorm2d(filters)
 
 
-def _resnet50() -> Iterator[Any]:
+def resnet50(classes: int) -> Iterator[Any]:
+    """Yield the layers of ResNet-50."""
     yield nn.Sequential(*_convolution(3, 64, 7, 2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1))
     before = 64
     for filters, blocks, stride in _RESNET50:
         for number in range(blocks):
             yield _Block(before, filters, stride if number == 0 else 1)
             before = 4 * filters
-    yield nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, 1000))
+    yield nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, classes))

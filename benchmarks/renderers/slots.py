@@ -7,7 +7,18 @@ from collections.abc import Mapping, Sequence
 from benchmarks import drawing
 from benchmarks.frameworks.slots import ALONE, BATCH, STAGES
 from benchmarks.renderers.document import Part, Report
-from benchmarks.renderers.tables import MB, Row, bullets, could_not, group_by, losses_agree, median, span, tabulate
+from benchmarks.renderers.tables import (
+    MB,
+    Row,
+    bullets,
+    could_not,
+    describe_link,
+    group_by,
+    losses_agree,
+    median,
+    span,
+    tabulate,
+)
 
 _WAYS = {ALONE: "the first worker alone", BATCH: "the batch split", STAGES: "two stages"}
 _COLUMN = "wall_seconds_per_step"
@@ -17,12 +28,8 @@ def _is_pipeline(row: Row) -> bool:
     return len(row["devices"]) > 1
 
 
-def _link(row: Row) -> str:
-    return f"{row['link']} Mbit/s" if row["link"] else "loopback"
-
-
 def _setting(row: Row) -> str:
-    return f"{' and '.join(f'{share:g}' for share in row['devices'])} core, {_link(row)}"
+    return f"{' and '.join(f'{share:g}' for share in row['devices'])} core, {describe_link(row)}"
 
 
 def _way(row: Row) -> str:

@@ -11,6 +11,7 @@ from benchmarks.renderers.tables import (
     Row,
     bullets,
     could_not,
+    describe_link,
     group_by,
     in_turns,
     median,
@@ -23,10 +24,6 @@ from benchmarks.renderers.tables import (
 _PLAN, _PLAIN = "plan", "plan without slots"
 _COLUMN = "wall_seconds_per_step"
 _CLOSE = 0.15  # of a measured step
-
-
-def _link(row: Row) -> str:
-    return f"{row['link']} Mbit/s" if row["link"] else "loopback"
 
 
 def _is_torch(row: Row) -> bool:
@@ -70,7 +67,7 @@ def _draw(groups: Mapping[str, Sequence[Row]], path: pathlib.Path) -> None:
 def render(rows: Sequence[Row]) -> Report:
     """Return the report: a table of all ways."""
     timed = succeeded(rows)
-    groups = group_by(timed, lambda row: f"{row['network']}, {_link(row)}")
+    groups = group_by(timed, lambda row: f"{row['network']}, {describe_link(row)}")
     compared = {name: of for name, of in groups.items() if any(row["way"] == _PLAN for row in of)}
     alone = [_best([r for r in of if r["way"].startswith("alone")]) / _seconds(of, _PLAN) for of in compared.values()]
     plain = [_seconds(of, _PLAIN) / _seconds(of, _PLAN) for of in compared.values()]
@@ -95,7 +92,7 @@ def render(rows: Sequence[Row]) -> Report:
         )
     columns = {
         "network, batch": lambda row: f"{row['network']}, {row['batch_size']}",
-        "link": _link,
+        "link": describe_link,
         "way": lambda row: row["way"],
         "layout": _describe,
         "seconds per step": lambda row: row[_COLUMN],

@@ -164,6 +164,11 @@ def split(row: Row, most: int | None = None) -> str | None:
     return "; ".join([*distinct[:most], *(["..."] if distinct[:most] != distinct else [])]) or None
 
 
+def describe_link(row: Row) -> str:
+    """Return the bandwidth to which the kernel limits the links of a row's workers."""
+    return f"{row['link']} Mbit/s" if row["link"] else "loopback"
+
+
 def per_link(link: Mapping[str, float]) -> str:
     """Return the measured bandwidth and latency of a link, up to the word that names a message."""
     return f"{link['bytes_per_second'] / 1e9:.2f} GB/s and {1e3 * link['latency_seconds']:.2g} ms per"

@@ -90,6 +90,16 @@ def check_slots(found):
     assert all(2 * activation <= row["sent_bytes"] < 2 * activation + 64 for row in stages), "forward, and back"
 
 
+def check_reading(found):
+    for name in ("alone", "sent", "files", "arrays", "mirrored", "DDP", "DDP, loaders"):
+        row = found[f"convolution/loopback/{name}"]
+        if name.startswith("DDP") and not HAS_TORCH:
+            assert "No module named 'torch'" in row["failed"]
+            continue
+        assert "failed" not in row and row["loss_error"] < 1e-5, "each reads the same batches"
+        assert row["sent_bytes"] > 0 and row["images_per_second"]["min"] > 0
+
+
 def check_stages(found):
     planned = [row for row in found.values() if "predicted_seconds" in row]
     assert len(planned) == 4 and all(row["loss_error"] < 1e-5 for row in planned)
@@ -105,6 +115,7 @@ TOYS = {  # case -> (flags, the check of its rows)
     "faults": (["--only=faults/"], check_faults),  # mistakes and faults, judged by exit code and message
     "phases": (["--only=fit/batch/middle"], check_phases),  # a program whose worker is killed in a phase
     "slots": ([], check_slots),  # mtf programs on workers, and the memory of their processes
+    "reading": ([], check_reading),  # trainings on files, beside ranks of TensorFlow's strategy and of PyTorch
     "stages": ([], check_stages),  # plans for a Keras model, beside PyTorch if it is there
     "any_step": ([], check_any_step),  # programs of others by `mtf_hetero.function`
 }
