@@ -14,6 +14,7 @@ from mtf_hetero.cluster.local_session import needed_cpus
 from mtf_hetero.cluster.session import WaitingSessionCreator, always
 from mtf_hetero.estimator.config import EstimatorSpec, RunConfig
 from mtf_hetero.estimator.hooks import CopyHook, NanLossHook, SaverHook, StopOnSignalHook, order_global_step
+from mtf_hetero.estimator.inputs import hold_updates
 from mtf_hetero.estimator.progress import ProgressHook
 from mtf_hetero.estimator.resume import ResumingSessionCreator
 from mtf_hetero.estimator.summaries import (
@@ -123,13 +124,14 @@ class TrainingStep:
 
 def complete_graph(config: RunConfig, spec: EstimatorSpec, elastic: Elastic) -> TrainingStep:
     """Complete the model of the default graph to a training step."""
-    assert spec.loss is not None and spec.scaffold is not None
+    assert spec.loss is not None and spec.train_op is not None and spec.scaffold is not None
     tf.add_to_collection(LOSS_COLLECTION_KEY, spec.loss)
     number = order_global_step(spec.loss)
     add_mtf_scalar_summaries()
     add_scalar_summary("loss", spec.loss)
     may_lose = config.workers and config.wait_seconds
     copying = [CopyHook(spec.scaffold, elastic, spec.train_op, spec.loss)] if may_lose else []
+    hold_updates(spec.train_op, spec.loss)  # after the CopyHook, whose updates wait for batches already
     traffic.arrange([spec.train_op, spec.loss])
     for saver in tf.get_collection(tf.GraphKeys.SAVERS):
         if isinstance(saver, Saver):
