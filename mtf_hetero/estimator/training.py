@@ -126,7 +126,7 @@ def complete_graph(config: RunConfig, spec: EstimatorSpec, elastic: Elastic) -> 
     """Complete the model of the default graph to a training step."""
     assert spec.loss is not None and spec.train_op is not None and spec.scaffold is not None
     tf.add_to_collection(LOSS_COLLECTION_KEY, spec.loss)
-    number = order_global_step(spec.loss)
+    number = order_global_step(spec.train_op, spec.loss)
     add_mtf_scalar_summaries()
     add_scalar_summary("loss", spec.loss)
     may_lose = config.workers and config.wait_seconds
