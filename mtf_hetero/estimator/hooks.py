@@ -19,6 +19,7 @@ from mtf_hetero.checkpoint import Saver, State
 from mtf_hetero.checkpoint.pace import CopyPace
 from mtf_hetero.checkpoint.saver import can_be_copied, copied
 from mtf_hetero.checkpoint.state import size_bytes
+from mtf_hetero.estimator.looping import steps_in_call
 from mtf_hetero.estimator.progress import ProgressHook as ProgressHook  # the names that this module had before
 from mtf_hetero.estimator.summaries import add_mtf_scalar_summaries as add_mtf_scalar_summaries
 from mtf_hetero.estimator.summaries import add_scalar_summary as add_scalar_summary
@@ -210,7 +211,7 @@ class CopyHook(tf.train.SessionRunHook):
 
     def after_run(self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues) -> None:
         if self._steps is not None:
-            self._steps = self._steps[0], self._steps[1] + 1
+            self._steps = self._steps[0], self._steps[1] + steps_in_call(run_context.session.graph)
         if self._pace.is_due:
             with self._pace.measure():
                 state = copied(self._scaffold.saver, run_context.session)
