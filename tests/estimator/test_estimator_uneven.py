@@ -74,8 +74,11 @@ ENDS = [(optimizer, layout) for optimizer in OPTIMIZERS for layout in ("one", "t
 
 @parametrize(("optimizer", "layout"), ENDS, first=[("momentum", "one"), ("momentum", "three")])
 def test_the_end_of_the_data_changes_nothing(optimizer, layout, tmp_path):
-    params = {"optimizer": optimizer, "dtype": tf.float32}
-    check_the_end_of_the_data(lambda name: estimator(layout, tmp_path / name, params=params))
+    is_float32 = optimizer in ("adam", "adafactor")  # in which TensorFlow's products may add in another order
+    params = {"optimizer": optimizer, "dtype": tf.float32 if is_float32 else tf.float64}
+    check_the_end_of_the_data(
+        lambda name: estimator(layout, tmp_path / name, params=params), 1e-5 if is_float32 else 0.0
+    )
 
 
 @pytest.mark.full
