@@ -369,6 +369,17 @@ def valueless_variable(**options: object) -> "tf.Variable":
     return importlib.import_module("tensorflow.python.ops.resource_variable_ops").UninitializedVariable(**options)
 
 
+def flatten_fetches(
+    fetches: object,
+) -> "tuple[list[tf.Tensor | tf.Operation], Callable[[list[object]], object]]":
+    """Return the tensors and operations in what tf.Session.run takes, and a function that puts their values there.
+
+    Of an operation, the value is None. TensorFlow's own class has no public name.
+    """
+    mapper = importlib.import_module("tensorflow.python.client.session")._FetchMapper.for_fetch(fetches)
+    return mapper.unique_fetches(), mapper.build_results
+
+
 def chrome_trace(step_stats: object) -> str:
     """Return a step's statistics as a Chrome trace, by TensorFlow's writer, which has no public name."""
     timeline = importlib.import_module("tensorflow.python.client.timeline")

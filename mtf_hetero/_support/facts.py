@@ -66,6 +66,10 @@ _TABLE = {  # {facts: the operations that have exactly these}
     "reads": "ReadVariableOp ResourceGather ResourceGatherNd VarIsInitializedOp VariableShape",
     "writes": "AssignVariableOp",
     "writes updates": "AssignAddVariableOp AssignSubVariableOp",
+    "begins_anew": """
+        Empty StackPopV2 StackPushV2 StackV2 TensorArrayCloseV3 TensorArrayGatherV3 TensorArrayGradV3 TensorArrayReadV3
+        TensorArrayScatterV3 TensorArraySizeV3 TensorArrayV3 TensorArrayWriteV3
+    """,
     "draws": """
         Multinomial ParameterizedTruncatedNormal RandomGamma RandomPoissonV2 RandomShuffle RandomStandardNormal
         RandomUniform RandomUniformInt TruncatedNormal
@@ -125,6 +129,7 @@ FAILING = _having("fails")  # for some values of their inputs
 CHECKS = _having("checks")  # they give what they read, or an error
 VARIABLE_READS = _having("reads")
 VARIABLE_WRITES = _having("writes")
+BEGINNING_ANEW = _having("begins_anew")  # in each run: lists that TensorFlow makes, and names, anew
 DRAWS = _having("draws")  # random numbers, by a state of their own
 STATELESS_DRAWS = _having("draws_without_state")
 SAMPLERS = _having("samples")  # of classes: their kernels count what they have drawn

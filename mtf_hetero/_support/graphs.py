@@ -29,6 +29,12 @@ def before(op: tf.Operation) -> list[tf.Operation]:
     return [*(x.op for x in op.inputs), *op.control_inputs]
 
 
+def roots(operations: Iterable[tf.Operation]) -> list[tf.Operation]:
+    """Return the operations that wait for no other one of them."""
+    own = dict.fromkeys(operations)
+    return [op for op in own if own.keys().isdisjoint(before(op))]
+
+
 def ancestors(operations: Iterable[tf.Operation]) -> set[tf.Operation]:
     """Return operations of TensorFlow, and all operations that they wait for."""
     return reachable(operations, before)

@@ -69,6 +69,8 @@ class RunConfig:
         copy in memory or checkpoint once it is back.
       wait_for_workers: seconds that training and evaluation wait for a lost worker; after that they end with an error,
         or continue without it (Estimator.train: elastic). True: they wait forever; False: not at all.
+      iterations_per_loop: steps of training in one call of the session, which saves time if steps are short. Hooks are
+        called once for them, checkpoints among them, and a signal ends the training after them.
       container: resource container that holds the variables on the servers; "" is TensorFlow's own.
 
     Raises:
@@ -87,6 +89,7 @@ class RunConfig:
     master: str = ""
     workers: Workers = ()
     wait_for_workers: bool | float = True
+    iterations_per_loop: int = 1
     container: str = ""
 
     def __post_init__(self) -> None:
@@ -97,6 +100,7 @@ class RunConfig:
             raise ValueError(f"tf_random_seed is {self.tf_random_seed!r}; it must be a whole number or None")
         for name in ("save_summary_steps", "keep_checkpoint_max", "log_step_count_steps"):
             check_number(getattr(self, name), name, zero=True)
+        check_number(self.iterations_per_loop, "iterations_per_loop", none=False)
         check_number(self.save_checkpoints_steps, "save_checkpoints_steps")
         check_number(self.save_checkpoints_secs, "save_checkpoints_secs", whole=False)
         check_number(self.keep_checkpoint_every_n_hours, "keep_checkpoint_every_n_hours", whole=False, none=False)

@@ -19,6 +19,7 @@ from mtf_hetero.checkpoint import Saver, State
 from mtf_hetero.checkpoint.pace import CopyPace
 from mtf_hetero.checkpoint.saver import can_be_copied, copied
 from mtf_hetero.checkpoint.state import size_bytes
+from mtf_hetero.estimator.looping import steps_in_call
 from mtf_hetero.estimator.progress import ProgressHook as ProgressHook  # the names that this module had before
 from mtf_hetero.estimator.summaries import add_mtf_scalar_summaries as add_mtf_scalar_summaries
 from mtf_hetero.estimator.summaries import add_scalar_summary as add_scalar_summary
@@ -210,7 +211,7 @@ class CopyHook(tf.train.SessionRunHook):
 
     def after_run(self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues) -> None:
         if self._steps is not None:
-            self._steps = self._steps[0], self._steps[1] + 1
+            self._steps = self._steps[0], self._steps[1] + steps_in_call(run_context.session.graph)
         if self._pace.is_due:
             with self._pace.measure():
                 state = copied(self._scaffold.saver, run_context.session)
@@ -255,24 +256,23 @@ def read_global_step() -> tf.Tensor:
     return tf.get_collection(_GLOBAL_STEP_READ_KEY)[0]
 
 
-def order_global_step(loss: tf.Tensor) -> tf.Tensor:
-    """Make each step read the global step first, then compute the loss, then add one. Call it once the model is built.
+def order_global_step(*step: tf.Operation | tf.Tensor) -> tf.Tensor:
+    """Make each step read the global step before it adds one. Call it once the model is built.
 
     TensorFlow's hooks read the global step in the very run that adds to it, in no particular order: summaries then come
     a step early or late, and StepCounterHook warns of a global step that stands still. And where a model groups its
-    updates with the addition, as mtf's examples do, the run that finds the end of the data would count as a step.
+    updates with the addition, as mtf's examples do, a learning rate may be that of the next step.
 
     Args:
-      loss: scalar tensor.
+      *step: fetches that run all updates.
 
     Returns:
       The global step before the run, a scalar tensor.
     """
-    global_step, before = tf.train.get_global_step(), read_global_step()
-    needed = graphs.ancestors([loss.op])
-    for operation in global_step.op.outputs[0].consumers():
-        if operation.type in ("AssignAddVariableOp", "AssignAdd"):
-            operation._add_control_input(before.op)
-            if operation not in needed:
-                operation._add_control_input(loss.op)
+    before, run = read_global_step(), graphs.ancestors(x if isinstance(x, tf.Operation) else x.op for x in step)
+    users = tf.train.get_global_step().op.outputs[0].consumers()
+    reads = [op for op in users if op in run and op.type == "ReadVariableOp" and not op.control_inputs]
+    for op in users:
+        if op.type in ("AssignAddVariableOp", "AssignAdd"):
+            op._add_control_inputs([before.op, *reads])
     return before

@@ -1,4 +1,7 @@
-"""The calls of the user's two functions, input_fn and model_fn, each with the arguments that it names."""
+"""The calls of the user's two functions, input_fn and model_fn, each with the arguments that it names.
+
+Also the end of their data: a step that finds it changes no variable.
+"""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -9,7 +12,7 @@ from mtf_hetero.estimator.config import MODES, EstimatorSpec
 
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 # Operations that can say that there is no more data.
-_ENDING = ("Iterator", "Dequeue", *facts.PYTHON)
+_ENDING = ("GetNext", "Dequeue", *facts.PYTHON)
 
 
 def argument_names(function: Callable[..., object], name: str, *, offered: tuple[str, ...]) -> tuple[str, ...]:
@@ -80,11 +83,46 @@ def _continued(dataset: tf.data.Dataset, first: int) -> tf.data.Dataset:
 
 def warn_if_endless(mode: str) -> None:
     """Log a warning where no operation of the default graph can end the data; call it before the model is built."""
-    operations = tf.get_default_graph().get_operations()
-    if not any(kind in operation.type for operation in operations for kind in _ENDING):
+    if not any(map(_may_end, tf.get_default_graph().get_operations())):
         tf.logging.warning(
             "the tensors of input_fn never end, so mode %r never ends; give steps, or return a tf.data.Dataset", mode
         )
+
+
+def _may_end(op: tf.Operation) -> bool:
+    return any(kind in op.type for kind in _ENDING)
+
+
+def hold_updates(*step: tf.Operation | tf.Tensor) -> None:
+    """Have each update of a variable in a step wait for all operations that may find the end of the data.
+
+    Some updates need no batch, such as that of a weight by mtf's momentum, which adds the velocity of the step before.
+    TensorFlow may carry them out before it finds that there is no batch.
+
+    Args:
+      *step: fetches of the default graph that run all updates.
+    """
+    operations = graphs.operations_to_run(step)
+    after_updates = set[tf.Operation]()
+    for op in operations:
+        if _is_update(op) or not after_updates.isdisjoint(graphs.before(op)):
+            after_updates.add(op)
+    ends = [op for op in operations if _may_end(op) and op not in after_updates]
+    every = frozenset(ends)
+    awaited: dict[tf.Operation, frozenset[tf.Operation]] = {}
+    for op in operations:
+        before = frozenset[tf.Operation]().union(*(awaited.get(each, ()) for each in graphs.before(op)))
+        if _is_update(op) and before != every:
+            op._add_control_inputs([end for end in ends if end not in before])
+            before = every
+        awaited[op] = before | {op} if op in every else before
+
+
+def _is_update(op: tf.Operation) -> bool:
+    """Return whether an operation may change a variable."""
+    if any(x.op.type == "VarHandleOp" for x in op.inputs):
+        return op.type not in facts.VARIABLE_READS
+    return any(x.dtype._is_ref_dtype for x in op.inputs) and any(arg.is_ref for arg in op.op_def.input_arg)
 
 
 def check_model_fn(model_fn: Callable[..., object], params: Mapping[str, object] | None) -> None:

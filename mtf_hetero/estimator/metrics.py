@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from mtf_hetero._compat import tf
 from mtf_hetero._support.numbers import check_number
+from mtf_hetero.estimator.looping import steps_in_call
 from mtf_hetero.estimator.metrics_log import MetricsLog, Values
 from mtf_hetero.estimator.summaries import scalar_summaries
 from mtf_hetero.training.pace import MeasuringPace, Pace
@@ -79,18 +80,19 @@ class MetricsHook(tf.train.SessionRunHook):
 
     def after_run(self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues) -> None:
         counted = not self._measures and self._steps_of_session not in self._uncounted
-        self.pace.end_step(counted=counted)
-        self._since.end_step(counted=counted)
-        self._step += 1
-        self._steps_of_session += 1
+        steps, before = steps_in_call(self._global_step.graph), self._step
+        self.pace.end_step(counted=counted, steps=steps)
+        self._since.end_step(counted=counted, steps=steps)
+        self._step += steps
+        self._steps_of_session += steps
         self._last = run_values.results
         if self._measures and self._busy is not None:
             busy = self._busy(run_values.run_metadata)
             if busy:
                 self._write("busy", busy)
             if busy or self._busy_options is not None:
-                self._measuring.end_step(time.monotonic() - self._began, self.pace)
-        if self._step % self._every_steps == 0:
+                self._measuring.end_step((time.monotonic() - self._began) / steps, self.pace)
+        if self._step // self._every_steps > before // self._every_steps:
             self._write_row()
 
     def end(self, session: tf.Session) -> None:

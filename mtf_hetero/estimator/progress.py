@@ -13,6 +13,7 @@ from mtf_hetero._compat import tf
 from mtf_hetero._support import extras
 from mtf_hetero._support.numbers import check_number
 from mtf_hetero.estimator import progress_text
+from mtf_hetero.estimator.looping import steps_in_call
 from mtf_hetero.estimator.summaries import LOSS_COLLECTION_KEY, scalar_summaries
 from mtf_hetero.training.pace import Pace
 
@@ -102,14 +103,16 @@ class ProgressHook(tf.train.SessionRunHook):
         return tf.train.SessionRunArgs(self._tensors)
 
     def after_run(self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues) -> None:
-        self._pace.end_step()
-        self._step += 1
+        steps = steps_in_call(self._global_step.graph)
+        self._pace.end_step(steps=steps)
+        self._step += steps
         for name, value in run_values.results.items():
             self._recent[name].append(float(value))
         if self._is_due():
             self._show()
 
     def end(self, session: tf.Session) -> None:
+        self._step = int(session.run(self._global_step))  # a call that finds the end of the data may have taken some
         if self._shown_step != self._step:
             self._show()
         self.close()
@@ -125,10 +128,10 @@ class ProgressHook(tf.train.SessionRunHook):
         if self._bars is not None:
             return since >= _REDRAW_SECONDS
         if self._log_step_count_steps is not None:
-            return self._step % self._log_step_count_steps == 0
+            return self._step // self._log_step_count_steps > self._shown_step // self._log_step_count_steps
         # The first step is reported at once: it may take as long as many others
         longest = min(max((self._shown_at - self._began) / 20, _FIRST_LINE_SECONDS), _LAST_LINE_SECONDS)
-        return self._step == self._first_step + 1 or since >= longest
+        return self._shown_step == self._first_step or since >= longest
 
     def _show(self) -> None:
         status = self._status()

@@ -4,6 +4,7 @@ With use_tpu=False, TPUEstimator is an Estimator that passes the batch size on, 
 can do raises NotImplementedError, in one line, when it is used.
 """
 
+import copy
 import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -30,15 +31,17 @@ class InputPipelineConfig:
 
 
 class TPUConfig:
-    """Settings of TPUs; without effect on CPUs and GPUs.
+    """Settings of TPUs, of which CPUs and GPUs have the first one.
 
     Args:
-      iterations_per_loop: steps that a TPU takes in one call; here each call of the session takes one step.
+      iterations_per_loop: steps of training in one call of the session; None: those of the RunConfig.
       num_shards: number of model replicas.
       **settings: any others that TensorFlow's own has.
     """
 
-    def __init__(self, iterations_per_loop: int = 2, num_shards: int | None = None, **settings: object) -> None:
+    def __init__(
+        self, iterations_per_loop: int | None = None, num_shards: int | None = None, **settings: object
+    ) -> None:
         self.iterations_per_loop = iterations_per_loop
         self.num_shards = num_shards
         vars(self).update(settings)
@@ -59,10 +62,21 @@ class RunConfig(config_lib.RunConfig):
     cluster: object = None
 
     def __post_init__(self) -> None:
+        tpu_config = copy.copy(self.tpu_config) or TPUConfig()
+        steps = tpu_config.iterations_per_loop
+        if steps is None:
+            tpu_config.iterations_per_loop = self.iterations_per_loop
+        elif self.iterations_per_loop not in (1, steps):
+            raise ValueError(
+                f"iterations_per_loop is {self.iterations_per_loop}, but that of tpu_config is {steps}; "
+                "give one of the two"
+            )
+        else:
+            object.__setattr__(self, "iterations_per_loop", steps)
+        object.__setattr__(self, "tpu_config", tpu_config)
         super().__post_init__()
         if self.cluster is not None:
             raise _only_on_tpus(f"cluster={self.cluster!r}", "remove it, and give master or workers")
-        object.__setattr__(self, "tpu_config", self.tpu_config or TPUConfig())
 
 
 def _only_on_tpus(what: str, remedy: str) -> NotImplementedError:

@@ -14,6 +14,8 @@ from mtf_hetero.cluster.local_session import needed_cpus
 from mtf_hetero.cluster.session import WaitingSessionCreator, always
 from mtf_hetero.estimator.config import EstimatorSpec, RunConfig
 from mtf_hetero.estimator.hooks import CopyHook, NanLossHook, SaverHook, StopOnSignalHook, order_global_step
+from mtf_hetero.estimator.inputs import hold_updates
+from mtf_hetero.estimator.looping import LoopHook, steps_in_call
 from mtf_hetero.estimator.progress import ProgressHook
 from mtf_hetero.estimator.resume import ResumingSessionCreator
 from mtf_hetero.estimator.summaries import (
@@ -79,7 +81,8 @@ def training_hooks(
             0, tf.train.SummarySaverHook(save_steps=summaries, output_dir=config.model_dir, scaffold=spec.scaffold)
         )
     if every and not any(isinstance(hook, ProgressHook) for hook in hooks):
-        hooks.append(tf.train.LoggingTensorHook({"step": step, "loss": spec.loss}, every_n_iter=every))
+        calls = -(-every // config.iterations_per_loop)
+        hooks.append(tf.train.LoggingTensorHook({"step": step, "loss": spec.loss}, every_n_iter=calls))
     savers = [hook for hook in hooks if isinstance(hook, tf.train.CheckpointSaverHook)]
     if savers:
         old = savers[0]._listeners  # which has them already if training came from elsewhere
@@ -123,13 +126,14 @@ class TrainingStep:
 
 def complete_graph(config: RunConfig, spec: EstimatorSpec, elastic: Elastic) -> TrainingStep:
     """Complete the model of the default graph to a training step."""
-    assert spec.loss is not None and spec.scaffold is not None
+    assert spec.loss is not None and spec.train_op is not None and spec.scaffold is not None
     tf.add_to_collection(LOSS_COLLECTION_KEY, spec.loss)
-    number = order_global_step(spec.loss)
+    number = order_global_step(spec.train_op, spec.loss)
     add_mtf_scalar_summaries()
     add_scalar_summary("loss", spec.loss)
     may_lose = config.workers and config.wait_seconds
     copying = [CopyHook(spec.scaffold, elastic, spec.train_op, spec.loss)] if may_lose else []
+    hold_updates(spec.train_op, spec.loss)  # after the CopyHook, whose updates wait for batches already
     traffic.arrange([spec.train_op, spec.loss])
     for saver in tf.get_collection(tf.GraphKeys.SAVERS):
         if isinstance(saver, Saver):
@@ -208,17 +212,24 @@ def _run_steps(
     elastic: Elastic,
     move: Move,
 ) -> None:
-    spec, loss, last = step.spec, None, None
+    spec, loss = step.spec, None
+    assert spec.train_op is not None and spec.loss is not None
+    fetches = [spec.train_op, spec.loss, step.number]
+    end = tf.train.FinalOpsHook(tf.train.get_global_step())
+    hooks = [*hooks, end]
+    if config.iterations_per_loop > 1:
+        hooks.append(LoopHook(config.iterations_per_loop, fetches, hooks))
     with monitored_session(config, spec, hooks, stop, move=move, elastic=elastic, warm=step.warm) as session:
         while not (session.should_stop() or stop.requested):
             if elastic.is_wanted:
                 raise Moved(elastic.begin_move(_leave_state(session, config, spec)))
-            _, loss, last = session.run([spec.train_op, spec.loss, step.number])
-            elastic.end_step(int(last))
-    if last is None:
+            _, loss, last = session.run(fetches)
+            for number in range(int(last) + 1 - steps_in_call(tf.get_default_graph()), int(last) + 1):
+                elastic.end_step(number)
+    if end.final_ops_values == elastic.first:
         tf.logging.warning("trained 0 steps: input_fn returned no batch, or a hook stopped the training")
     else:
-        tf.logging.info("trained to step %d, loss %g", last + 1, loss)
+        tf.logging.info("trained to step %d, loss %s", end.final_ops_values, "unknown" if loss is None else f"{loss:g}")
 
 
 def _leave_state(session: tf.train.MonitoredSession, config: RunConfig, spec: EstimatorSpec) -> State | None:

@@ -10,16 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from mtf_hetero._compat import tf
-from mtf_hetero._support import facts, garbage, graphs
+from mtf_hetero._support import copies, facts, garbage, graphs
 
 _SHARED = frozenset({"Const", "VarHandleOp"})  # all steps have them in common
-_LISTS = frozenset(  # TensorFlow names each one that it makes anew
-    {"StackV2", "StackPushV2", "StackPopV2", "TensorArrayV3", "TensorArrayGradV3", "TensorArrayCloseV3"}
-    | {"TensorArrayReadV3", "TensorArrayWriteV3", "TensorArrayGatherV3", "TensorArrayScatterV3", "TensorArraySizeV3"}
-)
 _ORDERED = facts.VARIABLE_READS | facts.VARIABLE_WRITES
 # Operations with a state that is a variable's, or that each step has anew
-_REPEATABLE = _SHARED | _ORDERED | _LISTS | {"MapUnstage", "Empty"}
+_REPEATABLE = _SHARED | _ORDERED | facts.BEGINNING_ANEW | {"MapUnstage"}
 _AT_A_TIME = 2  # steps whose tensors take memory on a device
 
 
@@ -64,6 +60,7 @@ class Row:
         self._given = {x.op for x in self._before}
         copied = graphs.reachable([first.done, *(x.op for x in (*first.results, *self._after))], self._behind)
         self._copied = [op for op in self._graph.get_operations() if op in copied and not self._is_shared(op)]
+        self._copier = copies.Copier(self._copied)
 
     def _is_shared(self, op: tf.Operation) -> bool:
         return op in self._given or (op.type in _SHARED and not op.control_inputs)  # in a loop, they have some
@@ -91,7 +88,7 @@ class Row:
             gates = [self._gate(steps[0])]
             for _ in range(count - 1):
                 given = {x.name: steps[-1].tensor(y) for x, y in zip(self._before, self._after, strict=True)}
-                steps.append(self._copy(given))
+                steps.append(_Step(self._copier.copy("in_a_row", given), given))
                 self._order(steps[-2], steps[-1])
                 gates.append(self._gate(steps[-1]))
                 for op in self._roots if len(steps) > _AT_A_TIME else ():
@@ -99,42 +96,9 @@ class Row:
         return [self._first, *map(self._describe, steps[1:])]
 
     @functools.cached_property
-    def _definition(self) -> tf.GraphDef:
-        nodes = []
-        for op in self._copied:
-            node = op.node_def
-            node.attr.pop("_class", None)  # each operation has a device
-            if op.type == "MapUnstage":  # which does not tell the shapes
-                shapes = tf.AttrValue.ListValue(shape=[x.shape.as_proto() for x in op.outputs])
-                node.attr["_output_shapes"].CopyFrom(tf.AttrValue(list=shapes))
-            nodes.append(node)
-        return tf.GraphDef(node=nodes, versions=self._graph.graph_def_versions)
-
-    def _copy(self, given: Mapping[str, tf.Tensor]) -> "_Step":
-        """Copy the step, which reads variables of this process from the one before it."""
-        own = [op.name for op in self._copied]
-        outside: dict[str, tf.Tensor | tf.Operation] = {}
-        definition = self._definition
-        for name in {name for node in definition.node for name in node.input} - self._within:
-            full = name if ":" in name or name.startswith("^") else f"{name}:0"
-            outside[full] = given[full] if full in given else self._graph.as_graph_element(full.removeprefix("^"))
-        for node in definition.node:
-            if node.op in facts.GRAPH_LOOPS:  # two loops of one name would be one
-                node.attr["frame_name"].s += b"'"
-        made = tf.import_graph_def(definition, outside, own, name="in_a_row")
-        return _Step(dict(zip(own, made, strict=True)), given)
-
-    @functools.cached_property
-    def _within(self) -> set[str]:
-        """The names under which operations of the copy read each other."""
-        tensors = {f"{op.name}:{n}" for op in self._copied for n in range(len(op.outputs))}
-        return tensors.union(*((op.name, f"^{op.name}") for op in self._copied))
-
-    @functools.cached_property
     def _roots(self) -> list[tf.Operation]:
-        """The operations that wait for no other one of their step."""
-        waited = {op for op in self._copied if op.type != "Placeholder"}
-        return [op for op in self._copied if op in waited and waited.isdisjoint(graphs.before(op))]
+        """The operations that wait for nothing but what is fed."""
+        return graphs.roots(op for op in self._copied if op.type != "Placeholder")
 
     def _order(self, before: "_Step", after: "_Step") -> None:
         """Have each read of a slice wait for the writes of the step before, and each write for its reads too."""
@@ -159,13 +123,10 @@ class Row:
         of_device: dict[str, list[tf.Operation]] = {}
         for op in dict.fromkeys(ends):
             of_device.setdefault(op.device, []).append(step.operations[op.name])
-        gates = {}
-        for device in {op.device for op in self._roots}:
-            with tf.device(device):
-                gates[device] = tf.no_op()
-            # tf.control_dependencies would set an attribute of operations that a session has run
-            gates[device]._add_control_inputs(of_device.get(device) or step.list(dict.fromkeys(ends)))
-        return gates
+        return {
+            device: copies.make_gate(device, of_device.get(device) or step.list(dict.fromkeys(ends)))
+            for device in {op.device for op in self._roots}
+        }
 
     def _describe(self, step: "_Step") -> Copy:
         places = {x: step.tensor(x) for x in self._first.places if x.op.name in step.operations}

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from serving import run_signature
 from tiers import parametrize
-from uneven_estimator import BATCH, INPUTS, X, Y, estimator, input_fn
+from uneven_estimator import BATCH, INPUTS, LAYOUTS, OPTIMIZERS, X, Y, estimator, input_fn, model_fn
 
-from mtf_hetero import EstimatorSpec, ModeKeys, tf
+from mtf_hetero import Estimator, EstimatorSpec, ModeKeys, RunConfig, tf
 from mtf_hetero.estimator import export
 
 
@@ -50,6 +50,50 @@ def test_train_on_three_and_go_on_on_any_other(tmp_path, expected, three, second
         np.testing.assert_allclose(value, last[name], rtol=0, atol=1e-9, err_msg=name)
     assert resumed.evaluate(one_pass)["loss"] == pytest.approx(metrics["loss"], rel=1e-6)
     np.testing.assert_allclose(list(resumed.predict(one_pass)), predictions, rtol=0, atol=1e-9)
+
+
+def check_the_end_of_the_data(make, tolerance=0.0):
+    """Train to the end of the data, twice, and compare with trainings that end before: the variables are the same.
+
+    Args:
+      make: returns an Estimator for the name of a directory.
+      tolerance: of the variables.
+    """
+    to_the_end, stopped = make("to_the_end"), make("stopped")
+    for batches, steps in [(5, 5), (4, 9)]:
+        to_the_end.train(lambda batches=batches: input_fn().take(batches))
+        stopped.train(input_fn, max_steps=steps)
+        found, last = values(to_the_end), values(stopped)
+        assert found["global_step"] == steps
+        for name, value in last.items():
+            np.testing.assert_allclose(found[name], value, tolerance, tolerance, err_msg=name)
+
+
+ENDS = [(optimizer, layout) for optimizer in OPTIMIZERS for layout in ("one", "three", "batch", "four")]
+
+
+@parametrize(("optimizer", "layout"), ENDS, first=[("momentum", "one"), ("momentum", "three")])
+def test_the_end_of_the_data_changes_nothing(optimizer, layout, tmp_path):
+    is_float32 = optimizer in ("adam", "adafactor")  # in which TensorFlow's products may add in another order
+    params = {"optimizer": optimizer, "dtype": tf.float32 if is_float32 else tf.float64}
+    check_the_end_of_the_data(
+        lambda name: estimator(layout, tmp_path / name, params=params), 1e-5 if is_float32 else 0.0
+    )
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("waits", [True, False])
+def test_the_end_of_the_data_changes_nothing_on_workers(waits, workers, tmp_path):
+    """Also if no lost worker is waited for, and so no values need be there before the first update."""
+    cluster = workers.cluster
+    params = {"layout": LAYOUTS["three"], "devices": cluster.devices}
+    config = RunConfig(
+        master=cluster.target,
+        session_config=cluster.session_config(),
+        workers=cluster.workers_in_use,
+        wait_for_workers=waits,
+    )
+    check_the_end_of_the_data(lambda name: Estimator(model_fn, str(tmp_path / name), config, params), 1e-12)
 
 
 @parametrize("layout", ["three", "empty"], first=["three"])

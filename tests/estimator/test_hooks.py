@@ -99,3 +99,19 @@ def test_outside_of_the_main_thread(tmp_path):
     thread.start()
     thread.join()
     assert trained_steps(estimator) == 2
+
+
+def test_a_step_reads_its_own_number(tmp_path):
+    """The model does not say whether its learning rate or the addition to the global step comes first."""
+
+    def summing(features, mode):
+        w, step = tf.get_variable("w", [], initializer=tf.zeros_initializer()), tf.train.get_global_step()
+        reads = [tf.cast(step.read_value(), tf.float32) for _ in range(9)]
+        added = [tf.assign_add(w, read) for read in reads]
+        train_op = tf.group(tf.assign_add(step, 1), *added)
+        return EstimatorSpec(mode, loss=tf.reduce_sum(features), train_op=train_op)
+
+    estimator = make(tmp_path, summing).train(
+        lambda: tf.data.Dataset.from_tensors(np.ones(2, np.float32)).repeat(), steps=40
+    )
+    assert estimator.get_variable_value("w") == 9 * sum(range(40))

@@ -19,6 +19,12 @@ LAYOUTS = {
     "one": Layout("all:1", ""),
     "empty": Layout("rows:2;cols:2", "batch:rows;hidden:cols", sizes={"batch": [6, 0], "hidden": [0, 11]}),
 }
+OPTIMIZERS = {  # each made in the graph of its training
+    "sgd": lambda: mtf.optimize.SgdOptimizer(0.05),
+    "momentum": lambda: mtf.optimize.MomentumOptimizer(0.05, 0.9),
+    "adam": lambda: mtf.optimize.AdamWeightDecayOptimizer(0.05, 0.01),
+    "adafactor": lambda: mtf.optimize.AdafactorOptimizer(beta1=0.9, min_dim_size_to_factor=3),
+}
 
 
 def input_fn():
@@ -26,11 +32,15 @@ def input_fn():
 
 
 def model_fn(features, labels, mode, params):
-    """Return the spec; params has a layout, and may have devices and `noisy`, for a batch norm and dropout between."""
+    """Return the spec; params has a layout, and may have devices, an optimizer, a dtype and `noisy`.
+
+    `noisy` has a batch norm and dropout between the layers.
+    """
     devices = params.get("devices") or [f"cpu:{number}" for number in range(params["layout"].size)]
     mesh_impl = UnevenMeshImpl.from_layout(params["layout"], devices)
     mesh = mtf.Mesh(graph := mtf.Graph(), "mesh")
-    dtype = mtf.VariableDType(tf.float64)
+    dtype = mtf.VariableDType(params.get("dtype", tf.float64))
+    features = tf.cast(features, dtype.activation_dtype)
     x = mtf.import_tf_tensor(mesh, features, mtf.Shape([BATCH, INPUTS]))
     h = mtf.layers.dense(x, HIDDEN, reduced_dims=[INPUTS], activation=mtf.tanh, variable_dtype=dtype, name="first")
     if params.get("noisy"):
@@ -40,11 +50,11 @@ def model_fn(features, labels, mode, params):
     if mode == ModeKeys.PREDICT:
         lowering = Lowering(graph, {mesh: mesh_impl})
         return EstimatorSpec(mode, predictions=lowering.export_to_tf_tensor(y))
-    targets = mtf.import_tf_tensor(mesh, labels, mtf.Shape([BATCH, OUTPUTS]))
+    targets = mtf.import_tf_tensor(mesh, tf.cast(labels, dtype.activation_dtype), mtf.Shape([BATCH, OUTPUTS]))
     loss = mtf.reduce_mean(mtf.square(y - targets))
     variables = graph.trainable_variables
     gradients = mtf.gradients([loss], [v.outputs[0] for v in variables])
-    updates = mtf.optimize.MomentumOptimizer(0.05, 0.9).apply_grads(gradients, variables)
+    updates = OPTIMIZERS[params.get("optimizer", "momentum")]().apply_grads(gradients, variables)
     updates += mtf_hetero.layers.batch_norm_updates(graph)
     lowering = Lowering(graph, {mesh: mesh_impl})
     with tf.control_dependencies([lowering.lowered_operation(op) for op in updates]):

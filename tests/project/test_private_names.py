@@ -62,6 +62,8 @@ OWNERS = {  # what has private names that the library uses -> an object of it, a
         "_pad_step_number _var_list",
     ),
     "tf.train.CheckpointSaverHook": (_hook, "_get_saver _listeners _save _save_path _saver _scaffold _timer"),
+    "the module of tf.Session": (lambda: importlib.import_module("tensorflow.python.client.session"), "_FetchMapper"),
+    "tf.train.StopAtStepHook": (lambda: tf.train.StopAtStepHook(3), "_last_step"),
     "tf.train.MonitoredSession": (lambda: tf.train.MonitoredSession, "_tf_sess"),
     "tf.data.Dataset": (_range, "_functions _inputs _variant_tensor"),
     "tf.data: zip": (lambda: tf.compat.v2.data.Dataset.zip((_range(), _range())), "_datasets"),

@@ -397,6 +397,7 @@ class GraphKeys:
     TRAINABLE_VARIABLES: ClassVar[str]
     TABLE_INITIALIZERS: ClassVar[str]
     SUMMARIES: ClassVar[str]
+    SUMMARY_OP: ClassVar[str]
     SAVERS: ClassVar[str]
     SAVEABLE_OBJECTS: ClassVar[str]
 
