@@ -8,7 +8,7 @@ import collections
 import functools
 import heapq
 import itertools
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from mtf_hetero._compat import mtf
 from mtf_hetero.cost.machines import Machines
@@ -103,7 +103,7 @@ class Turns:
             joins[name].add(places[processor])
         for op in simulation.operations:
             before = list(dict.fromkeys(made[x] for x in op.inputs if x in made))
-            is_joint = not _is_split(op.outputs, layout)
+            is_joint = not layout.splits(*(y.shape.dims for y in op.outputs))
             joined = () if is_joint else joins[op.name]
             run = _Run(op, places, is_joint, seconds_of(op), by_operation[op.name], joined, len(before))
             for other in before:
@@ -137,7 +137,7 @@ class Turns:
         for run in self._runs:
             for reader in run.readers:
                 before[reader].append(run)
-            is_split = _is_split((*run.op.inputs, *run.op.outputs), layout)
+            is_split = layout.splits(*(x.shape.dims for x in (*run.op.inputs, *run.op.outputs)))
             read = [{results[other, other.cells[slot]] for other in before[run]} for slot in range(len(self._places))]
             for device, own in run.joined.items():
                 _wait_for_all(own, read, waited)
@@ -287,7 +287,3 @@ def _wait_for_all(own: Sequence[int], read: list[set[int]], waited: list[set[int
     waited.append(set().union(*(read[slot] for slot in own)))
     for slot in own:
         read[slot] = {number}
-
-
-def _is_split(tensors: Iterable[mtf.Tensor], layout: Layout) -> bool:
-    return any(layout.axis_of(dim) is not None for x in tensors for dim in x.shape.dims)

@@ -127,8 +127,7 @@ class Residents:
 
     def _is_partial(self, op: mtf.Operation) -> bool:
         """Return whether a dimension of the operation is split."""
-        dims = (dim for tensor in (*op.inputs, *op.outputs) for dim in tensor.shape.dims)
-        return any(self._layout.axis_of(dim) is not None for dim in dims)
+        return self._layout.splits(*(tensor.shape.dims for tensor in (*op.inputs, *op.outputs)))
 
     def _want(self, tensor: mtf.Tensor, mask: int) -> None:
         self._wanted[tensor] = self._wanted.get(tensor, 0) | mask

@@ -73,7 +73,7 @@ def report(
     total = sum(flops.values()) or 1
     found: dict[tuple[str, str, bool], list[int]] = collections.defaultdict(list)
     for op, dims in work.items():
-        if layout.size > 1 and not any(layout.axis_of(dim) is not None for dim in dims):
+        if layout.size > 1 and not layout.splits(dims):
             has_rule = table.find_signature(op) is not None
             found[op.type, op.line, has_rule].append(flops[op])
     entries = [

@@ -186,6 +186,10 @@ class Layout:
         axis = self._dim_to_axis.get(dim.name)
         return None if axis is None or dim.size < self._least[dim.name] else axis
 
+    def splits(self, *shapes: Iterable[Dim]) -> bool:
+        """Return whether a dimension of some shapes is split."""
+        return any(self.axis_of(dim) is not None for shape in shapes for dim in shape)
+
     def axis_name_of(self, dim: str | Dim) -> str | None:
         """Name of the mesh axis over which a dimension is split, or None; as `axis_of`."""
         axis = self.axis_of(dim)

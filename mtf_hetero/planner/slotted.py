@@ -67,17 +67,19 @@ class Slotted:
             return  # devices are too slow for the shortest run
         best, slots = self._predict(groups, ends, _FIRST), _FIRST
         yield best
-        in_progress = self._model.slots_in_progress(best[0])
-        if best[1].seconds > _NEAR * least_seconds() or (len(groups) == 1 and min(in_progress) >= _FIRST):
-            return  # all parts are in memory at once, as in front of a batch norm
-        for other in self._list_slots(groups, best[0]):
+        fits, saves_time = self._fits(best[0]), len(groups) > 1
+        are_joined = min(self._model.slots_in_progress(best[0])) >= _FIRST  # as by a batch norm: none frees its memory
+        if best[1].seconds > _NEAR * least_seconds() or (are_joined and not (fits and saves_time)):
+            return
+        for other in (*[_FEWER] * fits, *_MORE * (saves_time or not fits)):
             found = self._predict(groups, ends, other)
             yield found
             if found[1].seconds < best[1].seconds:
                 best, slots = found, other
-            if other > _FIRST and self._model.memory_use(found[0]) <= 1:
+            if other > _FIRST and self._fits(found[0]):
+                fits = True
                 break
-        for _ in range(_MOVES):
+        for _ in range(_MOVES * fits):
             tried = [(self._predict(groups, moved, slots), moved) for moved in self._moved(ends)]
             found, moved = min(tried, key=lambda pair: pair[0][1].seconds, default=(best, ends))
             if found[1].seconds >= best[1].seconds:
@@ -85,12 +87,8 @@ class Slotted:
             best, ends = found, moved
             yield best
 
-    def _list_slots(self, groups: _Groups, first: Layout) -> Sequence[int]:
-        """Return the slots to try beside the first: with one run, those alone that may need no more memory, or time."""
-        fits = self._model.memory_use(first) <= 1
-        if len(groups) == 1:
-            return (_FEWER,) if fits else _MORE
-        return (_FEWER, *_MORE)
+    def _fits(self, layout: Layout) -> bool:
+        return self._model.memory_use(layout) <= 1
 
     def _moved(self, ends: Sequence[int]) -> Iterator[list[int]]:
         """Generate the ends of runs with one of them moved by one name."""

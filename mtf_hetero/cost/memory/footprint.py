@@ -153,13 +153,10 @@ def _fraction(
 
 def _find_addends(op: mtf.Operation, layout: Layout) -> list[Sequence[str]]:
     """Return the names of the inputs that an operation adds up over processors; none for any other operation."""
-    if not find_traits(op).leaves_sums or _is_split(op.outputs, layout) or not _is_split(op.inputs, layout):
+    own, read = ([x.shape.dims for x in tensors] for tensors in (op.outputs, op.inputs))
+    if not find_traits(op).leaves_sums or layout.splits(*own) or not layout.splits(*read):
         return []
     return [x.shape.dimension_names for x in op.inputs]
-
-
-def _is_split(tensors: Iterable[mtf.Tensor], layout: Layout) -> bool:
-    return any(layout.axis_of(dim) is not None for x in tensors for dim in x.shape.dims)
 
 
 def _shared(node: Node) -> list[int]:
