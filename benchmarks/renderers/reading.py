@@ -43,7 +43,9 @@ def _draw(groups: Mapping[str, Sequence[Row]], path: pathlib.Path) -> None:
     ways = [way for way in _WAYS if any(row["way"] == way for rows in groups.values() for row in rows)]
     colours = dict(zip(ways, drawing.COLOURS, strict=False))
     legend = {_WAYS[way]: colour for way, colour in colours.items()}
-    with drawing.panels(path, len(groups), 3, width=3.06, height=2.2, colours=legend, ncols=2) as axes:
+    with drawing.panels(
+        path, len(groups), 3, width=3.06, height=1.2 + 0.22 * len(ways), colours=legend, ncols=2
+    ) as axes:
         for ax, (setting, rows) in zip(axes, groups.items(), strict=True):
             lengths = {row["way"]: row[_COLUMN] for row in rows}
             drawing.bars(ax, lengths, [colours[way] for way in lengths], "images per second")
