@@ -25,7 +25,7 @@ from mtf_hetero.cost.machines import Link, Machine, Machines
 from mtf_hetero.cost.microbenchmarks import measure_granule, measure_link, measure_processor
 from mtf_hetero.cost.model import ALONE, AXIS, Model
 from mtf_hetero.cost.quick import Figure
-from mtf_hetero.cost.rates import OPERATION_SECONDS, Rated
+from mtf_hetero.cost.rates import OPERATION_SECONDS, Rated, Traced
 from mtf_hetero.cost.trial import Trial
 from mtf_hetero.graph import live_operations
 from mtf_hetero.graph.families import Families
@@ -36,6 +36,7 @@ WARM_UP = 1
 LEAST_STEPS, MOST_STEPS = 2, 20
 _ALL_PAIRS = 3  # devices, up to which each pair's link is timed; of more, the links of neighbours
 _EMPTY_STEPS = 20
+_SLOTS = 8  # of a device's part, for the time of small parts
 _REACHED = 0.5  # the least part of the rate of large matrix products that a step reaches
 _LONG_SECONDS = 2e-5  # of an operation that does next to nothing, at most
 _FLOPS_PER_BYTE = 6.0  # of a CPU's rates, about, if only one of them is known
@@ -175,7 +176,7 @@ def _machines(
             granule = measure_granule(device, target=cluster.target, config=config, repeats=effort.granule_repeats)
         if others:
             done("processor")
-        flops, moved, factors = rated[device]
+        flops, moved, factors, moved_factors = rated[device]
         machines.append(
             Machine(
                 device,
@@ -186,6 +187,7 @@ def _machines(
                 seconds_per_byte=per_byte,
                 seconds_per_message=per_message,
                 factors=factors,
+                moved_factors=moved_factors,
                 granule=granule,
             )
         )
@@ -233,37 +235,54 @@ def _rated(
     for layout in _parts(build, [1.0 if parts is None else parts[device] for device in devices]):
         try:
             with Trial(build, layout, devices, cluster, alone=True) as trial:
-                trial.run()  # TensorFlow prepares the graph
-                traced = _traced_beside_others(trial, effort)
-                rated = {device: rates.find_rates(trial, traced[pnum], pnum) for pnum, device in enumerate(devices)}
+                large = _traced_beside_others(trial, effort)
         except CannotSplitError:
             continue
+        small: Sequence[Traced | None] = [None] * len(devices)
+        if effort is THOROUGH:
+            small = _traced_in_slots(build, layout, devices, cluster)
         done("step")
-        return rated
+        of_devices = zip(devices, large, small, strict=True)
+        return {device: rates.find_rates(traced, part) for device, traced, part in of_devices}
     rated = {}
     for device in devices:
         with Trial(build, ALONE, [device], cluster) as trial:
-            rated[device] = rates.find_rates(trial, _traced(trial.run_traced, seconds), 0)
+            rated[device] = rates.find_rates(Traced(trial, _traced(trial.run_traced, seconds), 0))
     done("step")
     return rated
 
 
-def _traced_beside_others(trial: Trial, effort: Effort) -> list[list[tuple[trace.Event, ...]]]:
+def _traced_in_slots(
+    build: Callable[[], mtf.Graph], layout: Layout, devices: Sequence[str], cluster: Cluster
+) -> list[Traced]:
+    """Return the events of a small part of a step on each device: that of the first of its slots."""
+    count = min(_SLOTS, *(min(sizes) for _, sizes in layout.sizes))
+    sizes = {
+        name: [part for size in sizes for part in split_among_positive(size, [1] * count)]
+        for name, sizes in layout.sizes
+    }
+    in_slots = Layout([(AXIS, count * len(devices))], layout.rules, (), sizes, {AXIS: [count] * len(devices)})
+    with Trial(build, in_slots, devices, cluster, alone=True) as trial:
+        return _traced_beside_others(trial, dataclasses.replace(THOROUGH, turns=1))
+
+
+def _traced_beside_others(trial: Trial, effort: Effort) -> list[Traced]:
     """Return the events of each device's parts of steps, while all others are busy with theirs.
 
     Devices take turns, since machines are shared and noisy. A device with long steps needs the fewest of them.
     """
+    trial.run()  # TensorFlow prepares the graph
     steps: list[list[tuple[trace.Event, ...]]] = [[] for _ in trial.devices]
     spent, seconds = [0.0] * len(steps), effort.trace_seconds
-    for turn, (pnum, mine) in itertools.product(range(effort.turns), enumerate(steps)):
-        if len(mine) >= LEAST_STEPS and spent[pnum] >= seconds:
+    for turn, (number, mine) in itertools.product(range(effort.turns), enumerate(steps)):
+        if len(mine) >= LEAST_STEPS and spent[number] >= seconds:
             continue
-        with trial.busy([other for other in range(len(steps)) if other != pnum]):
+        with trial.busy([other for other in range(len(steps)) if other != number]):
             begin = time.monotonic()
-            run = functools.partial(trial.run_traced_on, pnum)
+            run = functools.partial(trial.run_traced_on, number)
             mine += _traced(run, seconds / effort.turns, warm_up=0 if turn else WARM_UP, least=1)
-            spent[pnum] += time.monotonic() - begin
-    return steps
+            spent[number] += time.monotonic() - begin
+    return [Traced(trial, mine, trial.layout.places.index(number)) for number, mine in enumerate(steps)]
 
 
 def _with_alone_factor(

@@ -45,6 +45,7 @@ _NUMBERS: Mapping[str, Number] = {  # of a Machine
     **dict.fromkeys(("operation_seconds", "seconds_per_byte", "seconds_per_message"), SECONDS),
     "granule": Number(integer=True, least=1, most=1e6, of_text=True),
 }
+_FACTORS = ("factors", "moved_factors")
 _DEVICE = {
     "name": Text(least=1, of_number=True),
     "kind": KindName(),
@@ -52,7 +53,7 @@ _DEVICE = {
     "count": Number(integer=True, least=1, most=MOST_DEVICES),
     **_NUMBERS,
     **dict.fromkeys(_PEAKS, RATE),
-    "factors": Table(Number(least=0, most=1e6, of_text=True), "an object, {kind of operation: factor}"),
+    **dict.fromkeys(_FACTORS, Table(Number(least=0, most=1e6, of_text=True), "an object, {kind of operation: factor}")),
 }
 _ENDS = {"from": Text(least=1, of_number=True), "to": Text(least=1, of_number=True)}
 
@@ -183,7 +184,7 @@ def _devices(number: int, entry: Entry) -> list[tuple[str, Entry]]:
             "memory_bytes": kind.memory_bytes,
         }
     fields |= _reached(entry, f"devices[{number}]")
-    fields |= {name: entry[name] for name in (*_NUMBERS, "factors") if name in entry}
+    fields |= {name: entry[name] for name in (*_NUMBERS, *_FACTORS) if name in entry}
     if missing := [name for name in ("flops_per_second", "bytes_per_second") if name not in fields]:
         raise ValueError(f"devices[{number}] has no {missing[0]}; give it, or peak_{missing[0]}, or a kind")
     name = entry.get("name", entry.get("kind", "device"))

@@ -6,6 +6,7 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from mtf_hetero.cost.links import Link, is_number
 
 _LAUNCH_SECONDS = 1e-5
+_OF_KINDS = ("factors", "moved_factors")  # fields of a Machine: tables of kinds of operations
 LINK = Link(5e-5, 1e9)  # ten gigabits a second, if nobody names another one
 
 
@@ -22,6 +23,9 @@ class Machine:
       seconds_per_byte: of its processor, for a byte that it sends or receives.
       seconds_per_message: of its processor, for a message of any size.
       factors: {kind of operation: its measured seconds, over those by the rates}; absent: 1.
+      moved_factors: {kind of product: the time of the bytes that it moves, over that by the rate}. It adds to the time
+        of arithmetic, on which the factor of the kind then is: small parts of a batch read the same weights. Absent:
+        the longer of the two times counts.
       alone_factor: seconds while the other devices rest, over those by the rates: devices may share a bus.
       granule: the number of output channels of a convolution that it computes at a time: fewer take as long.
 
@@ -41,6 +45,7 @@ class Machine:
     seconds_per_byte: float = 0.0
     seconds_per_message: float = 0.0
     factors: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    moved_factors: Mapping[str, float] = dataclasses.field(default_factory=dict)
     alone_factor: float = 1.0
     granule: int = 1
 
@@ -58,17 +63,19 @@ class Machine:
             value = getattr(self, field)
             if not (is_number(value) and value >= 0):
                 raise ValueError(f"{field} of device {self.name!r} is {value!r}; it must be zero or more")
-        for kind, factor in self.factors.items():
+        for kind, factor in (*self.factors.items(), *self.moved_factors.items()):
             if not (is_number(factor) and factor >= 0):
                 raise ValueError(f"factor {kind!r} of device {self.name!r} is {factor!r}; it must be zero or more")
 
     def seconds(self, flops: float, moved_bytes: float, kind: str = "") -> float:
-        """Return the seconds of an operation: the longer of arithmetic and memory, as measured for its kind."""
-        factor = self.factors.get(kind, 1.0)
-        if not factor or not (flops or moved_bytes):
+        """Return the seconds of an operation, of arithmetic and of memory, as measured for its kind."""
+        factor, moved_factor = self.factors.get(kind, 1.0), self.moved_factors.get(kind)
+        if not (factor or moved_factor) or not (flops or moved_bytes):
             return 0.0
-        rated = max(flops / self.flops_per_second, moved_bytes / self.bytes_per_second)
-        return self.operation_seconds + factor * rated
+        computing, moving = flops / self.flops_per_second, moved_bytes / self.bytes_per_second
+        if moved_factor is None:
+            return self.operation_seconds + factor * max(computing, moving)
+        return self.operation_seconds + factor * computing + moved_factor * moving
 
     def alone(self) -> "Machine":
         """Return the same device while the others rest."""
@@ -158,9 +165,10 @@ def device_kinds(machines: Machines, subsets: Iterable[Collection[int]]) -> list
     kinds: list[Hashable] = []
     for number, machine in enumerate(machines.devices):
         figures = tuple(
-            getattr(machine, f.name) for f in dataclasses.fields(machine) if f.name not in ("name", "factors")
+            getattr(machine, f.name) for f in dataclasses.fields(machine) if f.name not in ("name", *_OF_KINDS)
         )
+        factors = tuple(tuple(sorted(getattr(machine, name).items())) for name in _OF_KINDS)
         own = machine.name if machine.name in named else ""
         is_in = tuple(number in subset for subset in subsets)
-        kinds.append((figures, tuple(sorted(machine.factors.items())), own, is_in))
+        kinds.append((figures, factors, own, is_in))
     return kinds

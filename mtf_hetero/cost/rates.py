@@ -2,12 +2,13 @@
 
 import collections
 import itertools
-import math
+import re
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from typing import NamedTuple
 
 from mtf_hetero._compat import mtf
+from mtf_hetero._support.alike import is_cpu
 from mtf_hetero.cluster.devices import complete
 from mtf_hetero.cost import trace, work
 from mtf_hetero.cost.machines import Machine
@@ -18,54 +19,132 @@ from mtf_hetero.ops.traits import is_contraction
 
 OPERATION_SECONDS = 5e-6  # to start a kernel that does nothing
 DEFAULT_RATE = 1e10  # where no operation of a kind was seen
-Rated: TypeAlias = tuple[float, float, Mapping[str, float]]  # flops and bytes per second, and the factor of each kind
+# Of the bytes of a product on a CPU, over the factor of its arithmetic: most of what others move is in a cache
+_TYPICAL = 4.0
+_PROCESSOR = re.compile(r"/parallel_(\d+)/")  # in the name of an operation of one processor
 
 
-def find_rates(trial: Trial, steps: Sequence[Sequence[trace.Event]], pnum: int) -> Rated:
-    """Return a device's rates of contractions and of other operations, and the factor of each kind."""
-    seconds = operation_seconds(trial, steps, pnum)
-    amounts = {op: work.of_operation(op, trial.layout, pnum) for op in live_operations(trial.graph)}
+class Traced(NamedTuple):
+    """Traced steps, and the processor whose part of them is meant."""
+
+    trial: Trial
+    steps: Sequence[Sequence[trace.Event]]
+    pnum: int
+
+
+class Rated(NamedTuple):
+    """The rates of a device and the factors on them, as of a Machine."""
+
+    flops_per_second: float
+    bytes_per_second: float
+    factors: Mapping[str, float]
+    moved_factors: Mapping[str, float]
+
+
+class _Kind:
+    """Operations of one kind: their seconds by a device's rates, and measured ones."""
+
+    def __init__(self) -> None:
+        self.computing = self.moving = self.taken = 0.0
+
+    def add(self, computing: float, moving: float, taken: float) -> None:
+        self.computing, self.moving, self.taken = self.computing + computing, self.moving + moving, self.taken + taken
+
+
+def find_rates(traced: Traced, small: Traced | None = None) -> Rated:
+    """Return a device's rates of contractions and of other operations, and the factors on them.
+
+    Args:
+      traced: its part of steps.
+      small: a much smaller part, which says how much of a product's time is for the bytes that it moves; None: a
+        typical part is.
+    """
+    seconds = operation_seconds(*traced)
     spent = {True: [0.0, 0.0], False: [0.0, 0.0]}  # {is it a contraction: [amount, seconds]}
-    for op, (flops, moved) in amounts.items():
+    for op, (flops, moved) in _amounts(traced).items():
         of_class = spent[is_contraction(op)]
         of_class[0] += flops if is_contraction(op) else moved
         of_class[1] += seconds.get(op, 0.0)
     flops_per_second, bytes_per_second = (
         amount / taken if amount and taken else DEFAULT_RATE for amount, taken in spent.values()
     )
-    plain = Machine("rates", flops_per_second, bytes_per_second, operation_seconds=0.0)
-    of_kind: dict[str, list[float]] = collections.defaultdict(lambda: [0.0, 0.0])
-    for op, amount in amounts.items():
-        if any(amount):
-            totals = of_kind[operation_key(op)]
-            totals[0] += max(seconds.get(op, 0.0) - OPERATION_SECONDS, 0.0)
-            totals[1] += plain.seconds(*amount)
-    return flops_per_second, bytes_per_second, {kind: taken / rated for kind, (taken, rated) in of_kind.items()}
+    plain = Machine("rates", flops_per_second, bytes_per_second)
+    kinds, smaller = _sum_up(traced, plain), {} if small is None else _sum_up(small, plain)
+    typical = _TYPICAL if is_cpu(traced.trial.devices[traced.trial.layout.places[traced.pnum]]) else 1.0
+    factors, moved_factors = {}, {}
+    for key, kind in kinds.items():
+        if kind.computing:
+            factors[key], moved_factors[key] = _fit(kind, smaller.get(key), typical)
+        else:
+            factors[key] = kind.taken / kind.moving
+    return Rated(flops_per_second, bytes_per_second, factors, moved_factors)
+
+
+def _fit(large: _Kind, small: _Kind | None, typical: float) -> tuple[float, float]:
+    """Return the factors on the times of arithmetic and of memory with which both parts of a product take as measured.
+
+    Neither is negative: if need be, the larger part alone takes as measured. Without a small part, the typical ratio of
+    both holds.
+    """
+    if small is None:
+        factor = large.taken / (large.computing + typical * large.moving)
+        return factor, typical * factor
+    determinant = large.computing * small.moving - small.computing * large.moving
+    factor = large.taken * small.moving - small.taken * large.moving
+    moved_factor = large.computing * small.taken - small.computing * large.taken
+    if determinant <= 0 or moved_factor <= 0:
+        return large.taken / large.computing, 0.0
+    if factor <= 0:
+        return 0.0, large.taken / large.moving
+    return factor / determinant, moved_factor / determinant
+
+
+def _amounts(traced: Traced) -> dict[mtf.Operation, tuple[int, int]]:
+    trial, _, pnum = traced
+    return {op: work.of_operation(op, trial.layout, pnum) for op in live_operations(trial.graph)}
+
+
+def _sum_up(traced: Traced, plain: Machine) -> dict[str, _Kind]:
+    """Return {kind: its operations}."""
+    seconds, kinds = operation_seconds(*traced), collections.defaultdict[str, _Kind](_Kind)
+    for op, (flops, moved) in _amounts(traced).items():
+        if flops or moved:
+            taken = max(seconds.get(op, 0.0) - OPERATION_SECONDS, 0.0)
+            kinds[operation_key(op)].add(flops / plain.flops_per_second, moved / plain.bytes_per_second, taken)
+    return kinds
 
 
 def operation_seconds(trial: Trial, steps: Sequence[Sequence[trace.Event]], pnum: int) -> dict[mtf.Operation, float]:
     """Return {operation: seconds of a step} of a processor that waits for no other.
 
     An operation that TensorFlow fuses with a convolution or a product counts as a part of that. The seconds are scaled
-    to add up to the whole step: gaps and parallel work are spread.
+    so that those of all operations of the device add up to the whole step: gaps and parallel work are spread. Of other
+    slots of the device, nothing else counts.
     """
     seconds: dict[mtf.Operation, float] = collections.defaultdict(float)
-    own = [own_events(trial, events, pnum) for events in steps]
+    own, total = [own_events(trial, events, pnum) for events in steps], 0.0
     for event in itertools.chain.from_iterable(own):
         op = trial.find_operation(event.name)
         if op is not None and event.work in ("convolution", "matrix product"):
             op = _contraction_before(op)
         if op is not None:
-            seconds[op] += event.seconds
-    total = math.fsum(seconds.values())
+            total += event.seconds
+            if not trial.layout.slots or _is_of_processor(event.name, pnum):
+                seconds[op] += event.seconds
     scale = typical_seconds(own) / total if total else 0.0
     return {op: taken * scale for op, taken in seconds.items()}
 
 
+def _is_of_processor(name: str, pnum: int) -> bool:
+    match = _PROCESSOR.search(name)
+    return match is None or int(match[1]) == pnum
+
+
 def own_events(trial: Trial, events: Sequence[trace.Event], pnum: int) -> list[trace.Event]:
     """Return the events of a processor's work."""
-    places = complete([*{event.device for event in events}, trial.devices[pnum]])
-    mine = places[trial.devices[pnum]]
+    device = trial.devices[trial.layout.places[pnum]]
+    places = complete([*{event.device for event in events}, device])
+    mine = places[device]
     return [e for e in events if places[e.device] == mine and not trace.TRANSFER.search(e.kind)]
 
 

@@ -8,7 +8,7 @@ import collections
 import functools
 import heapq
 import itertools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from mtf_hetero._compat import mtf
 from mtf_hetero.cost.machines import Machines
@@ -34,6 +34,7 @@ class _Run:
       sent: the messages that it causes.
       joins: the devices on which each slot needs the inputs of all.
       unread: the number of operations whose results it reads.
+      handed: {slot: the other slots of its device that need its inputs}.
     """
 
     def __init__(
@@ -45,7 +46,9 @@ class _Run:
         sent: Sequence[Transfer],
         joins: Collection[int],
         unread: int,
+        handed: Mapping[int, Collection[int]],
     ) -> None:
+        self.handed = {} if is_joint else handed
         self.op, self.seconds, self.sent, self.is_joint = op, seconds, sent, is_joint
         self.is_sum = is_joint and find_traits(op).leaves_sums
         self.cells = places if is_joint else range(len(places))
@@ -99,13 +102,17 @@ class Turns:
         self._parts: dict[int, tuple[_Run, int]] = {}  # {number of its work: a run and a slot}
         made: dict[mtf.Tensor, _Run] = {}
         by_operation, joins = group_by_operation(self._sent), collections.defaultdict[str, set[int]](set)
+        handed = collections.defaultdict[str, dict[int, list[int]]](dict)
         for name, processor in messages.joins:
             joins[name].add(places[processor])
+        for name, source, target in messages.handed:
+            handed[name].setdefault(source, []).append(target)
         for op in simulation.operations:
             before = list(dict.fromkeys(made[x] for x in op.inputs if x in made))
             is_joint = not layout.splits(*(y.shape.dims for y in op.outputs))
             joined = () if is_joint else joins[op.name]
-            run = _Run(op, places, is_joint, seconds_of(op), by_operation[op.name], joined, len(before))
+            sent = by_operation[op.name]
+            run = _Run(op, places, is_joint, seconds_of(op), sent, joined, len(before), handed[op.name])
             for other in before:
                 other.readers.append(run)
             for is_between_slots, _, target in self._awaited_ends(run):
@@ -125,9 +132,13 @@ class Turns:
         self._computing = [False for _ in devices]
 
     def _awaited_ends(self, run: _Run) -> list[tuple[bool, int, int]]:
-        """Return whether each message that is sent at once is between slots, and where it comes from and goes to."""
+        """Return whether each message that is sent at once is between slots, and where it comes from and goes to.
+
+        What one slot of a device hands to another is such a message, which takes no time.
+        """
         awaited = (transfer for transfer in run.sent if self._simulation.waits_for(run.op, transfer))
-        return [(run.is_between_slots(transfer), *run.ends(transfer)) for transfer in awaited]
+        handed = [(True, source, target) for source, targets in run.handed.items() for target in targets]
+        return [*((run.is_between_slots(transfer), *run.ends(transfer)) for transfer in awaited), *handed]
 
     def _find_work(self, layout: Layout) -> slots.Work:
         """Return the work of the step: that of each slot for each operation, then the joint results."""
@@ -258,6 +269,8 @@ class Turns:
         self._complete(run, cell, now)
 
     def _send(self, run: _Run, end: int, now: float, *, between_slots: bool) -> None:
+        for target in run.handed.get(end, ()) if between_slots else ():
+            self._release(run, target, now)
         for transfer in run.sent:
             source, target = run.ends(transfer)
             if source != end or run.is_between_slots(transfer) != between_slots:

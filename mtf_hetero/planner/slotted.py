@@ -4,12 +4,16 @@ Consecutive devices share a run of layers, and divide its batch in proportion to
 is a pipeline. With one, it accumulates gradients, which saves memory and no time. The runs are in proportion to the
 speeds, too. Then each of their ends is moved as long as the predicted step becomes shorter, because only the step as a
 whole shows messages and waiting.
+
+The last layers may wait for all parts and compute them at once. Dense layers of many weights do: a small part of the
+batch takes as long as the weights take to be read.
 """
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from mtf_hetero._support import deadline
 from mtf_hetero.cost.model import AXIS, Model
@@ -23,8 +27,34 @@ _FIRST, _FEWER, _MORE = 8, 4, (16, 32)  # slots of each device; 32 alone took as
 _NEAR = 1.15  # times as long as the best plan
 _LEAST_PART = 0.9  # of the work, which belongs to a name of the batch
 _MOVES = 4  # of ends of runs, at most
+_LIGHT = 1e-3  # of the work, which no name is joined for
 
 _Groups: TypeAlias = Sequence[Sequence[int]]  # of devices, one for each run
+
+
+@dataclasses.dataclass(frozen=True)
+class _Way:
+    """A way to divide the step.
+
+    Args:
+      groups: the devices of each run.
+      ends: the number of the name after the last one of each run but the last.
+      slots: of each device.
+      joint: the number of last names of which each device has its part in one slot.
+    """
+
+    groups: _Groups
+    ends: tuple[int, ...]
+    slots: int = _FIRST
+    joint: int = 0
+
+
+class _Found(NamedTuple):
+    """A way, with the layout that it gives, and the step that is predicted."""
+
+    way: _Way
+    layout: Layout
+    timeline: Timeline
 
 
 class Slotted:
@@ -62,38 +92,54 @@ class Slotted:
 
     def _list_runs(self, groups: _Groups, least_seconds: Callable[[], float]) -> Iterator[tuple[Layout, Timeline]]:
         speeds = [math.fsum(self._speeds[device] for device in group) for group in groups]
-        ends = divide_into_runs(self._work, self._crossing, speeds)
+        ends = tuple(divide_into_runs(self._work, self._crossing, speeds))
         if not self._are_runs(ends):
             return  # devices are too slow for the shortest run
-        best, slots = self._predict(groups, ends, _FIRST), _FIRST
-        yield best
-        fits, saves_time = self._fits(best[0]), len(groups) > 1
-        are_joined = min(self._model.slots_in_progress(best[0])) >= _FIRST  # as by a batch norm: none frees its memory
-        if best[1].seconds > _NEAR * least_seconds() or (are_joined and not (fits and saves_time)):
+        best = self._predict(_Way(groups, ends))
+        yield best[1:]
+        joint = self._with_joint(best)
+        if joint is not best:
+            best = joint
+            yield best[1:]
+        fits, saves_time = self._fits(best), len(groups) > 1
+        are_joined = min(self._model.slots_in_progress(best.layout)) >= _FIRST  # no slot frees its memory
+        if best.timeline.seconds > _NEAR * least_seconds() or (are_joined and not (fits and saves_time)):
             return
-        for other in (*[_FEWER] * fits, *_MORE * (saves_time or not fits)):
-            found = self._predict(groups, ends, other)
-            yield found
-            if found[1].seconds < best[1].seconds:
-                best, slots = found, other
-            if other > _FIRST and self._fits(found[0]):
+        for slots in (*[_FEWER] * fits, *_MORE * (saves_time or not fits)):
+            found = self._predict(dataclasses.replace(best.way, slots=slots))
+            yield found[1:]
+            if found.timeline.seconds < best.timeline.seconds:
+                best = found
+            if slots > _FIRST and self._fits(found):
                 fits = True
                 break
         for _ in range(_MOVES * fits):
-            tried = [(self._predict(groups, moved, slots), moved) for moved in self._moved(ends)]
-            found, moved = min(tried, key=lambda pair: pair[0][1].seconds, default=(best, ends))
-            if found[1].seconds >= best[1].seconds:
+            tried = [self._predict(dataclasses.replace(best.way, ends=moved)) for moved in self._moved(best.way.ends)]
+            found = min(tried, key=_seconds, default=best)
+            if _seconds(found) >= _seconds(best):
                 return
-            best, ends = found, moved
-            yield best
+            best = found
+            yield best[1:]
 
-    def _fits(self, layout: Layout) -> bool:
-        return self._model.memory_use(layout) <= 1
+    def _with_joint(self, best: _Found) -> _Found:
+        """Return the way with as many joint names as make the step shorter; they must not need too much memory."""
+        fits, total = self._fits(best), math.fsum(self._work)
+        for joint in range(1, len(self._names)):
+            if self._work[-joint] < _LIGHT * total:
+                continue
+            found = self._predict(dataclasses.replace(best.way, joint=joint))
+            if _seconds(found) >= _seconds(best) or (fits and not self._fits(found)):
+                break
+            best = found
+        return best
 
-    def _moved(self, ends: Sequence[int]) -> Iterator[list[int]]:
+    def _fits(self, found: _Found) -> bool:
+        return self._model.memory_use(found.layout) <= 1
+
+    def _moved(self, ends: Sequence[int]) -> Iterator[tuple[int, ...]]:
         """Generate the ends of runs with one of them moved by one name."""
         for number, by in itertools.product(range(len(ends)), (-1, 1)):
-            moved = [end + by * (i == number) for i, end in enumerate(ends)]
+            moved = tuple(end + by * (i == number) for i, end in enumerate(ends))
             if self._are_runs(moved):
                 yield moved
 
@@ -101,27 +147,32 @@ class Slotted:
         """Return whether each run has a name."""
         return all(one < other for one, other in itertools.pairwise([0, *ends, len(self._names)]))
 
-    def _predict(self, groups: _Groups, ends: Sequence[int], slots: int) -> tuple[Layout, Timeline]:
+    def _predict(self, way: _Way) -> _Found:
         deadline.check()
-        layout = self._lay_out(groups, ends, slots)
-        return layout, self._model.timeline(layout)
+        layout = self._lay_out(way)
+        return _Found(way, layout, self._model.timeline(layout))
 
-    def _lay_out(self, groups: _Groups, ends: Sequence[int], slots: int) -> Layout:
+    def _lay_out(self, way: _Way) -> Layout:
         devices, sizes = range(len(self._speeds)), {}
         for number, name in enumerate(self._names):
-            group = groups[sum(end <= number for end in ends)]
+            group = way.groups[sum(end <= number for end in way.ends)]
             shares = [self._speeds[device] for device in group]
             extent = max(self._model.families.extents[name])
             own = dict(zip(group, split_by_share(extent, shares, minimum=0), strict=True))
-            sizes[name] = [part for device in devices for part in _divide(own.get(device, 0), slots)]
+            count = 1 if number >= len(self._names) - way.joint else way.slots
+            sizes[name] = [part for device in devices for part in _divide(own.get(device, 0), way.slots, count)]
         rules = [(name, AXIS) for name in self._names]
-        return Layout([(AXIS, slots * len(devices))], rules, (), sizes, {AXIS: [slots] * len(devices)})
+        return Layout([(AXIS, way.slots * len(devices))], rules, (), sizes, {AXIS: [way.slots] * len(devices)})
 
 
-def _divide(extent: int, slots: int) -> Sequence[int]:
-    """Return the extents of slots: those of the first ones, if there are more slots than units."""
-    count = min(slots, extent)
-    return (*(split_among_positive(extent, [1] * count) if count else ()), *[0] * (slots - count))
+def _seconds(found: _Found) -> float:
+    return found.timeline.seconds
+
+
+def _divide(extent: int, slots: int, count: int) -> Sequence[int]:
+    """Return the extents of slots, of which so many have a part: the last ones, which have what all wait for."""
+    count = min(count, extent)
+    return (*[0] * (slots - count), *(split_among_positive(extent, [1] * count) if count else ()))
 
 
 def _find_names(model: Model) -> Sequence[str]:

@@ -72,6 +72,14 @@ def stages(slots):
     return Layout(f"all:{2 * slots}", [(name, "all") for name in NAMES], (), sizes, {"all": [slots, slots]})
 
 
+def joint(slots, device_count):
+    """The last slot of the last device has all of the second stage, and waits for all slots of the first one."""
+    part, none = [BATCH // slots] * slots, [0] * slots * (device_count - 1)
+    sizes = {NAMES[0]: [*part, *none], NAMES[1]: [*none, *[0] * (slots - 1), BATCH]}
+    rules = [(name, "all") for name in NAMES]
+    return Layout(f"all:{slots * device_count}", rules, (), sizes, {"all": [slots] * device_count})
+
+
 def batch(*slots):
     """All devices have equal parts of the batch."""
     return Layout(f"all:{sum(slots)}", [(name, "all") for name in NAMES], (), (), {"all": slots})
@@ -100,13 +108,19 @@ def test_a_device_has_as_many_slots_in_progress_as_in_the_lowered_graph(graph):
 
 
 @pytest.mark.parametrize(
-    ("built", "stage_count", "slots"), [(build, 1, 4), (build, 2, 4), (build_cut_at_products, 2, 8)]
+    ("built", "layout"),
+    [
+        (build, batch(4)),
+        (build, stages(4)),
+        (build, joint(4, 1)),
+        (build, joint(4, 2)),
+        (build_cut_at_products, stages(8)),
+    ],
 )
-def test_the_sketch_of_memory_counts_slots_in_progress(built, stage_count, slots):
+def test_the_sketch_of_memory_counts_slots_in_progress(built, layout):
     """As the estimate of the lowered graph does: within 30 %."""
-    layout = stages(slots) if stage_count == 2 else batch(slots)
     with tf.Graph().as_default():
-        model = Model(built(), machines(*[1] * stage_count))
+        model = Model(built(), machines(*[1] * layout.device_count))
     estimates = memory.estimate_layout(built, model.exact(layout))
     assert model.bytes_held(layout) == pytest.approx([each.peak - each.runtime for each in estimates], rel=0.3)
 
@@ -128,6 +142,20 @@ def test_no_slot_goes_on_before_what_joins_all():
         graph = build(joins=True)
     model, alone = Model(graph, machines(1, 1)), Model(graph, machines(1)).seconds(batch(1))
     assert model.seconds(stages(8)) > 0.8 * alone
+
+
+@pytest.mark.parametrize("device_count", [1, 2])
+def test_a_slot_with_the_whole_batch_waits_for_all_and_all_wait_for_it(graph, device_count):
+    """All slots are then in progress, and two stages do not overlap; one device takes no longer."""
+    model, layout = Model(graph, machines(*[1] * device_count)), joint(4, device_count)
+    assert model.slots_in_progress(layout)[0] == 4
+    timeline = model.timeline(layout)
+    products = [span for span in timeline.spans if span.end - span.begin > 1e-4]
+    first, second = ([span for span in products if span.layer[-1] in blocks] for blocks in ("01", "23"))
+    begin, end = min(span.begin for span in second), max(span.end for span in second)
+    assert all(span.backward == (span.begin > begin) for span in first)
+    assert all(span.end <= begin or span.begin >= end * 0.99 for span in first)
+    assert timeline.seconds == pytest.approx(Model(graph, machines(1)).seconds(batch(1)), rel=0.02)
 
 
 @pytest.mark.parametrize("device_count", [1, 2])

@@ -51,6 +51,9 @@ LAYOUTS = {
     "pipeline": staged(6, [[3, 2, 2, 0, 0, 0], [3, 2, 2, 0, 0, 0], [0, 0, 0, 3, 2, 2]], x=[3, 3]),
     "pipeline of several devices": staged(6, [[2, 2, 2, 1, 0, 0], [0, 0, 0, 0, 4, 3], [2, 1, 2, 1, 1, 0]], x=[2, 2, 2]),
     "uneven pipeline": staged(5, [[4, 3, 0, 0, 0], [0, 2, 2, 2, 1], [0, 0, 4, 3, 0]], x=[2, 2, 1]),
+    "last layers at once": staged(4, [[2, 2, 2, 1], [0, 4, 0, 3], [0, 0, 0, 7]], x=[4]),
+    "last stage at once": staged(6, [[3, 2, 2, 0, 0, 0], [0, 0, 0, 3, 2, 2], [0, 2, 0, 0, 0, 5]], x=[3, 3]),
+    "first layers at once": staged(5, [[0, 7, 0, 0, 0], [2, 2, 1, 1, 1], [0, 0, 2, 2, 3]], x=[2, 3]),
     "two axes": Layout(
         "x:3;y:4",
         f"{';'.join(f'{s}:x' for s in STAGES)};hidden:y",

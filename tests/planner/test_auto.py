@@ -105,8 +105,8 @@ def test_rates_say_of_each_operation_what_was_measured():
     with Trial(build, Layout([("all", 1)], ()), ["cpu:0"], cluster) as trial:
         trial.run()
         steps = [trial.run_traced() for _ in range(3)]
-    flops, moved, factors = rates.find_rates(trial, steps, 0)
-    machine = Machine("cpu:0", flops, moved, factors=factors)
+    flops, moved, factors, moved_factors = rates.find_rates(rates.Traced(trial, steps, 0))
+    machine = Machine("cpu:0", flops, moved, factors=factors, moved_factors=moved_factors)
     measured = rates.operation_seconds(trial, steps, 0)
     predicted = {
         op: machine.seconds(*work.of_operation(op, trial.layout, 0), operation_key(op))
@@ -116,6 +116,38 @@ def test_rates_say_of_each_operation_what_was_measured():
     least = rates.OPERATION_SECONDS * len([op for op in predicted if is_contraction(op)])
     of_products = [sum(s for op, s in each.items() if is_contraction(op)) for each in (predicted, measured)]
     assert of_products[0] == pytest.approx(of_products[1], rel=0.2, abs=least)
+
+
+def wide_step():
+    """A step of a product whose weights take longer to be read than a few examples to be multiplied."""
+    mesh = mtf.Mesh(mtf.Graph(), "mesh")
+    dims = mtf.Dimension("batch", 512), mtf.Dimension("inputs", 2048), mtf.Dimension("units", 2048)
+    x = mtf.import_tf_tensor(mesh, tf.zeros([512, 2048]), mtf.Shape(dims[:2]))
+    loss = mtf.reduce_mean(mtf.square(mtf.layers.dense(x, dims[2], reduced_dims=[dims[1]])))
+    variables = mesh.graph.trainable_variables
+    gradients = mtf.gradients([loss], [v.outputs[0] for v in variables])
+    mtf.optimize.SgdOptimizer(0.1).apply_grads(gradients, variables)
+    return mesh.graph
+
+
+def test_rates_say_how_long_a_small_part_takes():
+    """A 32nd part of a batch takes much longer than a 32nd of the time, because the weights are read all the same."""
+    cluster, traced = Cluster.local(["cpu:0"]), []
+    for slots in (1, 32):
+        layout = Layout(f"all:{slots}", "batch:all", slots={"all": [slots]})
+        with Trial(wide_step, layout, ["cpu:0"], cluster, alone=True) as trial:
+            trial.run()
+            traced.append(rates.Traced(trial, [trial.run_traced_on(0) for _ in range(5)], 0))
+    flops, moved, factors, moved_factors = rates.find_rates(*traced)
+    machine = Machine("cpu:0", flops, moved, factors=factors, moved_factors=moved_factors)
+    for trial, steps, pnum in traced:
+        measured = rates.operation_seconds(trial, steps, pnum)
+        products = [op for op in live_operations(trial.graph) if is_contraction(op)]
+        predicted = [machine.seconds(*work.of_operation(op, trial.layout, pnum), operation_key(op)) for op in products]
+        assert sum(predicted) == pytest.approx(sum(measured[op] for op in products), rel=0.05)
+    by_rates = Machine("cpu:0", flops, moved).seconds
+    small = [work.of_operation(op, traced[1].trial.layout, 0) for op in products]
+    assert sum(predicted) > sum(by_rates(*amount) for amount in small)
 
 
 def make_plan(devices, seconds, layout=None):

@@ -1,5 +1,7 @@
 """Plans with slots, pipelines and accumulated gradients: found, shown, saved, and exact."""
 
+import dataclasses
+
 import oracle
 import pytest
 
@@ -39,6 +41,17 @@ def wide_program(feed):
     )
     y = mtf.tanh(mtf.einsum([x, into], mtf.Shape([x.shape.dims[0], hidden])))
     y = mtf.einsum([y, out], mtf.Shape([x.shape.dims[0], width]))
+    return {"y": y, "loss": mtf.reduce_mean(mtf.square(y))}
+
+
+def heavy_program(feed):
+    """Dense layers of one width, and a last one of many more weights."""
+    found = program(feed)
+    x = mtf.rename_dimension(found["y"], found["y"].shape.dims[0].name, "last/batch")
+    options = {"initializer": tf.random_normal_initializer(stddev=0.1, seed=1), "dtype": mtf.VariableDType(feed.dtype)}
+    classes = mtf.Dimension("classes", 256)
+    weights = mtf.get_variable(feed.mesh, "last", mtf.Shape([x.shape.dims[1], classes]), **options)
+    y = mtf.einsum([x, weights], mtf.Shape([x.shape.dims[0], classes]))
     return {"y": y, "loss": mtf.reduce_mean(mtf.square(y))}
 
 
@@ -131,6 +144,19 @@ def test_a_batch_that_fits_no_device_at_once_is_computed_in_parts(wide):
     for plan in (alone, two):
         assert plan_lib.loads(plan_lib.dumps(plan)) == plan
         oracle.check(wide_program, plan.layout, kinds=(oracle.MIXED,))
+
+
+def test_layers_of_many_weights_wait_for_all_parts():
+    """Each part would take as long as their weights take to be read."""
+    with tf.Graph().as_default():
+        graph = train(heavy_program)
+    slow_memory = [dataclasses.replace(each, bytes_per_second=1e5) for each in machines(1, 1).devices]
+    model = Planner(graph).unsampled_model(Machines(tuple(slow_memory), SLOW))
+    found = {layout: timeline.seconds for layout, timeline in Slotted(model, is_short=False).list_fast(lambda: 1e9)}
+    best = min(found, key=found.__getitem__)
+    sizes = {name: [size for size in sizes if size] for name, sizes in best.sizes}
+    assert sizes["last/batch"] == [BATCH] and len(sizes["layer0/batch"]) > 1
+    oracle.check(heavy_program, best, kinds=(oracle.MIXED,))
 
 
 def test_what_a_plan_says(graph):

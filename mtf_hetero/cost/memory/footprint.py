@@ -11,6 +11,7 @@ Most of what the lowering adds is not counted: halos, copies for other devices, 
 import dataclasses
 import functools
 import heapq
+import itertools
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import TypeAlias, cast
@@ -96,7 +97,8 @@ class Footprint:
                     part = fraction(names, max(in_progress, default=None))  # so many slots send ahead
                     node = dataclasses.replace(node, outputs=tuple(map(_unshared, node.outputs)))
                 parts.append(part)
-                is_held = bool(added) and len(own) > 1  # the total, from the first slot to the last
+                adding = [pnum for pnum in own if added and _has_part(layout, pnum, itertools.chain(*added))]
+                is_held = len(adding) > 1  # the total, from the first slot to the last
                 nodes.append(_scaled(node, part, is_held=is_held))
             return sum(self._peak(nodes).values())
 
@@ -149,6 +151,12 @@ def _fraction(
     blocks = {tuple(at[axis] for axis, _ in own) for at in places}
     sizes = (math.prod(parts[at] for at, (_, parts) in zip(block, own, strict=True)) for block in blocks)
     return math.fsum(heapq.nlargest(in_progress if bound is None else bound, sizes))
+
+
+def _has_part(layout: Layout, pnum: int, names: Iterable[str]) -> bool:
+    """Return whether a processor has a part of each of these dimensions."""
+    place, sizes = layout.coordinates(pnum), dict(layout.sizes)
+    return all(sizes[name][place[layout.axis_of(name) or 0]] for name in names if name in sizes)
 
 
 def _find_addends(op: mtf.Operation, layout: Layout) -> list[Sequence[str]]:

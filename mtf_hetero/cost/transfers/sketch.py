@@ -373,8 +373,13 @@ class Sketch(BackendOf[Value]):
     def _joined(
         self, pieces: Values, processor: int, size: tuple[int, ...], dtype: tf.DType, *, changed: bool
     ) -> Value:
-        """Return the value that pieces make together; a single one is itself, unless it is changed."""
-        return pieces[0] if len(pieces) == 1 and not changed else self.value(processor, size, dtype, pieces)
+        """Return the value that pieces make together; a single one is itself, unless it is changed.
+
+        With slots, it is a value of the slot that gets it, for which all readers of that wait.
+        """
+        if len(pieces) == 1 and not changed and (not self.layout.slots or pieces[0].slot == processor):
+            return pieces[0]
+        return self.value(processor, size, dtype, pieces)
 
 
 def _is_changed(size: tuple[int, ...], plan: Move) -> bool:

@@ -1,6 +1,6 @@
 """The messages of a step."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from mtf_hetero._compat import mtf
@@ -53,10 +53,13 @@ class Messages(NamedTuple):
     Attributes:
       sent: the messages.
       joins: (name of an operation, processor), if each of its slots needs the inputs of all, as in a batch norm.
+      handed: (name of an operation, slot, another slot of its processor), if the second one needs what the first one
+        reads, as where the slots have other parts of the batch than before.
     """
 
     sent: tuple[Transfer, ...]
-    joins: frozenset[tuple[str, int]]
+    joins: frozenset[tuple[str, int]] = frozenset()
+    handed: frozenset[tuple[str, int, int]] = frozenset()
 
 
 class Step:
@@ -98,7 +101,7 @@ class Step:
           NotImplementedError: an operation has no rule, or its lowering refuses the layout.
         """
         if self._is_silent:
-            return Messages((), frozenset())
+            return Messages(())
         left = set(self._unneeded)
 
         def run(op: mtf.Operation, sketch: Sketch) -> None:
@@ -122,7 +125,11 @@ class Step:
                 sketch.operation = tensor.operation.name
                 roots.append(_exported(sketch, tensor))
             needed = sketch.list_needed(roots or self._unread(sketch))
-            return Messages(_transfers(sketch, needed), _joins(needed) if layout.slots else frozenset())
+            sent = _transfers(sketch, needed)
+            if not layout.slots:
+                return Messages(sent)
+            joins = _joins(needed)
+            return Messages(sent, joins, _handed(needed, joins))
 
     def _unread(self, sketch: Sketch) -> Values:
         """Return the slices of each tensor that no operation reads."""
@@ -173,6 +180,17 @@ def _joins(needed: Iterable[Value]) -> frozenset[tuple[str, int]]:
             if x.processor == first != CHIEF and x.slot != reader.slot and x.operation == reader.operation:
                 (written if x.slot == first else read).add((reader.operation, first))
     return frozenset(read & written)
+
+
+def _handed(needed: Iterable[Value], joins: Collection[tuple[str, int]]) -> frozenset[tuple[str, int, int]]:
+    """Return where one slot needs in an operation what another slot of its processor reads; not where all need all."""
+    return frozenset(
+        (reader.operation, x.slot, reader.slot)
+        for reader in needed
+        for x in reader.reads
+        if x.processor == reader.processor != CHIEF and x.slot != reader.slot
+        if (reader.operation, reader.processor) not in joins
+    )
 
 
 def _transfers(sketch: Sketch, needed: Iterable[Value]) -> tuple[Transfer, ...]:
