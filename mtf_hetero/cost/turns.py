@@ -122,6 +122,7 @@ class Turns:
                     run.undone[target] += 1
             made |= dict.fromkeys(op.outputs, run)
             self._runs.append(run)
+        self._find_shared(messages)
         devices = range(len(machines.devices))
         work = self._find_work(layout)
         bounds, self._members = slots.find_bounds(work), work.members
@@ -130,6 +131,18 @@ class Turns:
         self._turns = [slots.Turns(own, bounds.get(device, 1)) for device, own in zip(devices, of_devices, strict=True)]
         self._ready: list[list[int]] = [[] for _ in devices]  # work that belongs to no slot, done first
         self._computing = [False for _ in devices]
+
+    def _find_shared(self, messages: Messages) -> None:
+        """Have operations wait for a message that an earlier one has caused."""
+        runs = {run.op.name: run for run in self._runs}
+        self._shared: dict[tuple[_Run, tuple[int, int]], list[tuple[_Run, int]]] = {}
+        for (name, ends), readers in messages.shared.items():
+            first = runs[name]
+            count = sum((True, *ends) == each for each in self._awaited_ends(first))
+            if count:
+                self._shared[first, ends] = others = [(runs[other], slot) for other, slot in readers]
+                for other, slot in others:
+                    other.missing[slot] += count
 
     def _awaited_ends(self, run: _Run) -> list[tuple[bool, int, int]]:
         """Return whether each message that is sent at once is between slots, and where it comes from and goes to.
@@ -185,10 +198,9 @@ class Turns:
 
     def run(self) -> tuple[Timeline, tuple[int, ...]]:
         """Return the timeline of the step, and how many slots each device has in progress at once."""
-        for run in self._runs:
-            if not run.unread[0]:
-                for slot in range(len(self._places)):
-                    self._arrive(run, slot, 0.0)
+        for run in [run for run in self._runs if not run.unread[0]]:
+            for slot in range(len(self._places)):
+                self._arrive(run, slot, 0.0)
         self._begin_all(0.0)
         while self._events:
             now, _, act = heapq.heappop(self._events)
@@ -277,7 +289,11 @@ class Turns:
                 continue
             if self._simulation.waits_for(run.op, transfer):
                 arrival = self._clocks.send(transfer, now)
-                self._at(arrival, functools.partial(self._release if between_slots else self._complete, run, target))
+                if between_slots:
+                    for reader, slot in [(run, target), *self._shared.get((run, (source, target)), ())]:
+                        self._at(arrival, functools.partial(self._release, reader, slot))
+                else:
+                    self._at(arrival, functools.partial(self._complete, run, target))
             else:
                 self._clocks.send_together(transfer, now)
 

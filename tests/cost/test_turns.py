@@ -102,6 +102,26 @@ def test_a_pipeline_is_filled_and_drained(graph):
         before = timeline.seconds
 
 
+def test_a_pipeline_takes_as_long_in_the_reverse_order_of_devices(graph):
+    """The first slots then have nothing of the first layers, and are done with these when the step begins."""
+    model, there = Model(graph, machines(1, 1)), stages(4)
+    back = {name: [*sizes[4:], *sizes[:4]] for name, sizes in there.sizes}
+    seconds = model.seconds(Layout(there.mesh_shape, there.rules, (), back, there.slots))
+    assert seconds == pytest.approx(model.seconds(there), rel=1e-6)
+
+
+def test_no_gradient_begins_before_a_message_that_several_read():
+    """The gradients of a stage's last product and of its weights both read what comes from the next stage."""
+    with tf.Graph().as_default():
+        model = Model(build(), machines(1, 1, link=Link(1e-2, 1e15)))
+    spans = model.timeline(stages(1)).spans
+    there, back = (
+        next(s for s in spans if s.device == 1 and s.layer == "in2" and s.backward is way) for way in (False, True)
+    )
+    own = [span for span in spans if span.device == 0 and span.backward and span.end - span.begin > 1e-4]
+    assert there.begin > 1e-2 and min(span.begin for span in own) > back.end + 1e-2
+
+
 def test_a_device_has_as_many_slots_in_progress_as_in_the_lowered_graph(graph):
     """One on the last device, and two more on each one before it: a message takes as long as a stage."""
     assert Model(graph, machines(1, 1)).slots_in_progress(stages(8)) == (3, 1)

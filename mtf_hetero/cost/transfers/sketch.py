@@ -375,10 +375,12 @@ class Sketch(BackendOf[Value]):
     ) -> Value:
         """Return the value that pieces make together; a single one is itself, unless it is changed.
 
-        With slots, it is a value of the slot that gets it, for which all readers of that wait.
+        One of another slot of the device becomes a value of this slot, which waits for it.
         """
-        if len(pieces) == 1 and not changed and (not self.layout.slots or pieces[0].slot == processor):
-            return pieces[0]
+        if len(pieces) == 1 and not changed:
+            (piece,) = pieces
+            if piece.slot == processor or piece.processor != self.first_slots[processor]:
+                return piece
         return self.value(processor, size, dtype, pieces)
 
 

@@ -1,6 +1,8 @@
 """The messages of a step."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+import collections
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from mtf_hetero._compat import mtf
@@ -55,11 +57,13 @@ class Messages(NamedTuple):
       joins: (name of an operation, processor), if each of its slots needs the inputs of all, as in a batch norm.
       handed: (name of an operation, slot, another slot of its processor), if the second one needs what the first one
         reads, as where the slots have other parts of the batch than before.
+      shared: {(name of an operation, slots of a message that it causes): (name of another, slot) that read it too}.
     """
 
     sent: tuple[Transfer, ...]
     joins: frozenset[tuple[str, int]] = frozenset()
     handed: frozenset[tuple[str, int, int]] = frozenset()
+    shared: Mapping[tuple[str, tuple[int, int]], Collection[tuple[str, int]]] = MappingProxyType({})
 
 
 class Step:
@@ -127,9 +131,9 @@ class Step:
             needed = sketch.list_needed(roots or self._unread(sketch))
             sent = _transfers(sketch, needed)
             if not layout.slots:
-                return Messages(sent)
+                return Messages(tuple(sent.values()))
             joins = _joins(needed)
-            return Messages(sent, joins, _handed(needed, joins))
+            return Messages(tuple(sent.values()), joins, _handed(needed, joins), _shared(needed, sent))
 
     def _unread(self, sketch: Sketch) -> Values:
         """Return the slices of each tensor that no operation reads."""
@@ -193,8 +197,21 @@ def _handed(needed: Iterable[Value], joins: Collection[tuple[str, int]]) -> froz
     )
 
 
-def _transfers(sketch: Sketch, needed: Iterable[Value]) -> tuple[Transfer, ...]:
-    """Return each value that another processor reads, once for each of these."""
+def _shared(
+    needed: Iterable[Value], sent: Mapping[tuple[Value, int], Transfer]
+) -> Mapping[tuple[str, tuple[int, int]], Collection[tuple[str, int]]]:
+    """Return who else reads a message than the operation that causes it, as of `Messages`."""
+    shared = collections.defaultdict[tuple[str, tuple[int, int]], set[tuple[str, int]]](set)
+    for reader in needed:
+        for x in reader.reads:
+            transfer = sent.get((x, reader.processor))
+            if transfer is not None and transfer.slots is not None and transfer.operation != reader.operation:
+                shared[transfer.operation, transfer.slots].add((reader.operation, reader.slot))
+    return shared
+
+
+def _transfers(sketch: Sketch, needed: Iterable[Value]) -> dict[tuple[Value, int], Transfer]:
+    """Return {(value, another processor that reads it): message}."""
     sent: dict[tuple[Value, int], Transfer] = {}
     crowd = sketch.layout.crowd if isinstance(sketch.layout, Sample) else None
     for reader in needed:
@@ -212,4 +229,4 @@ def _transfers(sketch: Sketch, needed: Iterable[Value]) -> tuple[Transfer, ...]:
             if sketch.layout.slots:
                 transfer = transfer._replace(slots=(x.slot, reader.slot), is_input=x.operation != reader.operation)
             sent[x, target] = transfer
-    return tuple(sent.values())
+    return sent
