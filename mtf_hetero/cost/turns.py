@@ -206,6 +206,7 @@ class Turns:
             now, _, act = heapq.heappop(self._events)
             act(now)
             self._begin_all(now)
+        assert not any(self._left.values()), "nothing waits for ever"
         spans = sorted(self._spans, key=lambda span: (span.device, span.begin))
         timeline = Timeline(tuple(spans), self._machines.step_seconds + self._clocks.finish(), self._sent)
         return timeline, tuple(max(1, turns.most) for turns in self._turns)

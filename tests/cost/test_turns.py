@@ -202,3 +202,20 @@ def test_messages_say_for_which_slots_they_are(graph):
     between = [transfer.slots for transfer in model.sent(layout) if transfer.bytes >= 4 * BATCH // 4 * WIDTH]
     assert sorted(between) == sorted([*zip(range(4), range(4, 8)), *zip(range(4, 8), range(4))])
     assert all(transfer.slots is None for transfer in model.sent(Layout("all:2", [(NAMES[0], "all")])))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("joins", [False, True])
+def test_steps_of_any_sizes_end(joins):
+    """No slot waits for ever, whatever the others have: the simulation asserts it."""
+    rng = np.random.default_rng(1)
+    with tf.Graph().as_default():
+        graph = build(joins=joins)
+    models = [Model(graph, machines(*speeds, link=Link(1e-4, 1e8))) for speeds in ([1], [1, 0.5], [1, 0.5, 2])]
+    for _ in range(40):
+        counts = rng.integers(1, 5, rng.integers(1, 4)).tolist()
+        parts = [np.diff([0, *np.sort(rng.integers(0, BATCH + 1, sum(counts) - 1)), BATCH]).tolist() for _ in NAMES]
+        rules = [(name, "all") for name in NAMES]
+        layout = Layout(f"all:{sum(counts)}", rules, (), dict(zip(NAMES, parts, strict=True)), {"all": counts})
+        timeline = models[len(counts) - 1].timeline(layout)
+        assert timeline.seconds >= max(map(timeline.busy_seconds, range(len(counts))))
