@@ -81,6 +81,17 @@ class TooSlowError(search.NoAssignmentError):
         self.fastest = fastest
 
 
+def _between(best: int, tried: Sequence[int]) -> set[int]:
+    """Return the numbers of devices, two or more, half way between the best one and those next to it.
+
+    Example:
+      >>> _between(16, [8, 16, 32])
+      {12, 24}
+    """
+    near = [1, *tried][tried.index(best) :][:3]
+    return {(one + other) // 2 for one, other in itertools.pairwise(near)} - {1}
+
+
 def _rounded_up(seconds: float) -> float:
     """Return seconds with three digits that are no fewer."""
     unit = 10.0 ** (math.floor(math.log10(seconds)) - 2)
@@ -292,17 +303,22 @@ class Finder:
         return ways
 
     def _counts(self, order: Sequence[int]) -> Sequence[int]:
-        """Return the numbers of fastest devices to search for: of many, the best for one family, and all."""
+        """Return the numbers of first devices to search for: of many, the best for one family, and all.
+
+        Of the price, the best number is looked for more closely: one device less saves its price.
+        """
         if len(order) <= EXACT:
             return space_lib.prefixes(len(order))[1:]
         ladder = {len(order) >> shift for shift in range(len(order).bit_length()) if len(order) >> shift >= EXACT}
         ladder |= set(self._subsets.ends(order)) - {1}
-        keys = {}
-        for count in sorted(ladder):
-            space = self._spaces.space(self._machines.only(sorted(order[:count])))
-            splits = next(iter(self._of_one_family(space, 1)), {})
-            keys[count] = self._key(self._candidate(space, splits, 0.0))
-        likely = sorted(keys, key=keys.__getitem__)[:_LIKELY]
+        keys: dict[int, tuple[float, ...]] = {}
+        while ladder:
+            for count in sorted(ladder):
+                space = self._spaces.space(self._machines.only(sorted(order[:count])))
+                splits = next(iter(self._of_one_family(space, 1)), {})
+                keys[count] = self._key(self._candidate(space, splits, 0.0))
+            likely = sorted(keys, key=keys.__getitem__)[:_LIKELY]
+            ladder = set() if self._objective.name == TIME else _between(likely[0], sorted(keys)) - keys.keys()
         return sorted({*likely, len(order)})
 
     def _refined(self, candidate: Candidate) -> Candidate:

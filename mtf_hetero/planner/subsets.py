@@ -11,9 +11,11 @@ import numpy as np
 
 from mtf_hetero.cost.machines import Machines
 from mtf_hetero.cost.model import Model
+from mtf_hetero.cost.sample import EXACT
 from mtf_hetero.planner.objective import TIME, Objective
 
-_COMBINATIONS = 16  # up to which the search for the least price looks at all
+_COMBINATIONS = 16  # of kinds of devices that the search for the least price looks at
+_LOSS = 1.05  # times as long as without messages and waiting
 Subset: TypeAlias = tuple[int, ...]  # numbers of devices
 Counts: TypeAlias = Callable[[Sequence[int]], Sequence[int]]  # from an order to how many of its first devices to try
 
@@ -53,24 +55,30 @@ class Subsets:
     def choose(self, order: Sequence[int], counts: Counts) -> list[Subset]:
         """Return the subsets to search for, each in the order of speed.
 
-        For the least time, these are some numbers of the fastest devices. For the least price, they are all
-        combinations of kinds. If there are too many, they are each kind alone, the fastest devices, and the cheapest
-        ones for their work.
+        For the least time, these are some numbers of the fastest devices. For the least price, they are also each kind
+        alone, and of a few devices the best combinations of kinds, by an estimate. Of many devices, they are also some
+        numbers of those with the least price for their work.
 
         Args:
           order: of speed.
           counts: of the first devices of an order.
         """
+        chosen = [tuple(order[:count]) for count in counts(order)]
         if self._objective.name == TIME:
-            return [tuple(order[:count]) for count in counts(order)]
-        if few := combinations(self._kinds, order, _COMBINATIONS):
-            return few
-        prices = self._seconds.sum(axis=1) * self._prices
-        by_price = sorted(order, key=prices.__getitem__)
-        alone = [{order[first]} for first in (0, *self.ends(order)[:-1])]
-        firsts = [{*devices[:count]} for devices in (order, by_price) for count in counts(devices)]
-        in_order = (tuple(number for number in order if number in each) for each in (*alone, *firsts))
-        return sorted(dict.fromkeys(in_order), key=len)
+            return chosen
+        chosen += [(order[first],) for first in (0, *self.ends(order)[:-1])]
+        if len(order) <= EXACT:
+            chosen += sorted(combinations(self._kinds, order), key=self._estimate)[:_COMBINATIONS]
+        else:
+            prices = self._seconds.sum(axis=1) * self._prices
+            by_price = sorted(order, key=prices.__getitem__)
+            chosen += [tuple(sorted(by_price[:count], key=order.index)) for count in counts(by_price)]
+        return sorted(dict.fromkeys(chosen), key=len)
+
+    def _estimate(self, numbers: Sequence[int]) -> tuple[float, ...]:
+        """Return the key of some devices that split a step nearly without loss."""
+        speed = math.fsum(1.0 / self._seconds[number].sum() for number in numbers)
+        return self._objective.key(_LOSS / speed, self._machines.some(numbers))
 
     def least_seconds(self, numbers: Sequence[int]) -> float:
         """Return a lower bound of the seconds of a step on some devices together."""
@@ -84,16 +92,15 @@ class Subsets:
         return busy * [[min(1.0, machine.alone_factor)] for machine in self._machines.devices]
 
 
-def combinations(kinds: Sequence[object], order: Sequence[int], most: int) -> list[Subset] | None:
-    """Return a subset for each number of devices of each kind, the smallest ones first; None if these are too many.
+def combinations(kinds: Sequence[object], order: Sequence[int]) -> list[Subset]:
+    """Return a subset for each number of devices of each kind, the smallest ones first.
 
     Args:
       kinds: of each device; equal ones are alike.
       order: of the devices in each subset; of those of a kind, the first ones are in it.
-      most: subsets, at most.
 
     Example:
-      >>> combinations(["a", "b", "b"], [2, 1, 0], 8)
+      >>> combinations(["a", "b", "b"], [2, 1, 0])
       [(0,), (2,), (2, 0), (2, 1), (2, 1, 0)]
     """
     alike: list[list[int]] = []
@@ -102,8 +109,6 @@ def combinations(kinds: Sequence[object], order: Sequence[int], most: int) -> li
         if own is None:
             alike.append(own := [])
         own.append(number)
-    if math.prod(len(group) + 1 for group in alike) - 1 > most:
-        return None
     counts = itertools.product(*(range(len(group) + 1) for group in alike))
     chosen = [{n for group, count in zip(alike, each, strict=True) for n in group[:count]} for each in counts]
     return sorted((tuple(number for number in order if number in each) for each in chosen if each), key=len)
