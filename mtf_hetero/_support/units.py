@@ -1,4 +1,6 @@
-"""Format seconds and bytes for people."""
+"""Format seconds, bytes and prices for people."""
+
+import math
 
 
 def seconds_text(seconds: float) -> str:
@@ -22,3 +24,14 @@ def bytes_text(count: float) -> str:
         if count >= size:
             return f"{count / size:.3g} {unit}"
     return f"{count:.3g} bytes"
+
+
+def price_text(price: float) -> str:
+    """Return a price with three digits, or as many as it has before the point.
+
+    Example:
+      >>> price_text(0.000123456), price_text(2.5), price_text(12345.6)
+      ('0.000123', '2.50', '12,346')
+    """
+    digits = max(0, 2 - math.floor(math.log10(price))) if price else 0
+    return f"{price:,.{digits}f}"

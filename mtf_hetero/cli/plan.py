@@ -21,6 +21,10 @@ place of --devices, --simulate=devices.yaml names a file, YAML or JSON. A device
       - {name: "cpu:0", flops_per_second: 8e11, bytes_per_second: 5e10, memory_bytes: 64e9}
     link: {latency_seconds: 5e-5, bytes_per_second: 1.2e9}
 
+--objective=cost looks for the plan whose devices have the least price for a step, and --most_seconds=0.5 for the
+cheapest one whose steps are no longer. Each device then has a price per hour, in any currency: --devices="A100 at 1.10,
+2 x T4 at 0.35", or price_per_hour in the file.
+
 Exit codes: 0, 2 for a wrong flag or value (one line says which), 130 after Ctrl-C.
 """
 
@@ -36,6 +40,7 @@ from mtf_hetero.cli.search_status import SearchStatus
 from mtf_hetero.cost import devices_file, kinds, links
 from mtf_hetero.planner import picture
 from mtf_hetero.planner import plan as plan_lib
+from mtf_hetero.planner.objective import COST, TIME, Objective
 
 if TYPE_CHECKING:
     from mtf_hetero.cost.machines import Machines
@@ -61,10 +66,16 @@ def _parse(argv: Sequence[str] | None, program: str) -> argparse.Namespace:
     )
     network_lib.add_flags(parser)
     devices = parser.add_mutually_exclusive_group(required=True)
-    devices.add_argument("--devices", help='their kinds, such as "2 x RTX 3090, GTX 1080 Ti"')
+    devices.add_argument(
+        "--devices", help='their kinds, "2 x RTX 3090, GTX 1080 Ti", or "T4 at 0.35", a price per hour'
+    )
     devices.add_argument("--simulate", help="YAML or JSON file of devices and links")
     parser.add_argument("--link", help="of --devices: pcie4, nvlink, wifi, 10Gbit/s ... (default: 10Gbit/s)")
     parser.add_argument("--inner_link", help="of --devices in several machines, within each (default: pcie4)")
+    parser.add_argument(
+        "--objective", default=TIME, help=f"what is to be least: {TIME}, or {COST} of a step (%(default)s)"
+    )
+    parser.add_argument("--most_seconds", type=float, help=f"of --objective={COST}: limit of a step")
     parser.add_argument("--save", help="file to write the plan to, as JSON; train --layout=FILE runs it")
     parser.add_argument("--picture", help=f"file to draw the plan in, {figures.ENDINGS}: who computes what, and when")
     parser.add_argument(
@@ -83,6 +94,7 @@ def _check(arguments: argparse.Namespace) -> None:
     network_lib.fill_in(arguments)
     if not arguments.seconds > 0:
         raise ValueError(f"--seconds is {arguments.seconds!r}; it must be greater than zero")
+    _objective(arguments)
     for flag, check in (("save", command_line.check_output), ("picture", figures.check_output)):
         if getattr(arguments, flag) is not None:
             check(flag, getattr(arguments, flag))
@@ -94,6 +106,13 @@ def _of_flag(flag: str, value: str | None, read: Callable[[str], T]) -> T | None
         return None if value is None else read(value)
     except ValueError as error:
         raise ValueError(f"--{flag} is {value!r}: {error}") from error
+
+
+def _objective(arguments: argparse.Namespace) -> Objective:
+    try:
+        return Objective(arguments.objective, arguments.most_seconds)
+    except ValueError as error:
+        raise ValueError(f"--{error}") from error  # it begins with the flag's name
 
 
 def _machines(arguments: argparse.Namespace) -> "Machines":
@@ -113,14 +132,16 @@ def _machines(arguments: argparse.Namespace) -> "Machines":
 def _plan(arguments: argparse.Namespace) -> str:
     """Return the verdict and the tables of the plan, and save and draw the plan."""
     _check(arguments)
-    machines = _machines(arguments)
+    machines, objective = _machines(arguments), _objective(arguments)
+    objective.check(machines)
     with SearchStatus("building the network", quiet=arguments.quiet) as status:
         with command_line.capture_stderr():
             from mtf_hetero.planner import answering
 
             network = network_lib.find(arguments)
         shown = {"progress": status.report, "enter": status.enter, "hint": _HINT}
-        planned = answering.answer(network, machines, explains=arguments.explain, seconds=arguments.seconds, **shown)
+        how = {"explains": arguments.explain, "seconds": arguments.seconds, "objective": objective}
+        planned = answering.answer(network, machines, **how, **shown)
     parts = [planned.text]
     if arguments.explain:
         parts += _explain(planned, progress=sys.stderr.isatty() and not arguments.quiet)

@@ -1,8 +1,8 @@
-"""Devices from a file, or from words: "2 x RTX 3090, GTX 1080 Ti".
+"""Devices from a file, or from words: "2 x RTX 3090 at 0.22, GTX 1080 Ti at 0.08".
 
     devices:
       - RTX 3090
-      - {kind: GTX-1080-Ti, count: 2}
+      - {kind: GTX-1080-Ti, count: 2, price_per_hour: 0.08}
       - {name: cpu, flops_per_second: 8e11, bytes_per_second: 5e10, memory_bytes: 64e9}
     link: 10Gbit/s
 
@@ -36,7 +36,10 @@ _PEAKS = MappingProxyType(  # {entry: (the rate of which it is a peak, the part 
 )
 Entry: TypeAlias = dict[str, Any]  # of a file
 _INNER = "pcie4"  # between devices of one machine, if nobody names another link
-_WORDS = re.compile(r"(?:(?P<name>[^=]+)=)?\s*(?:(?P<count>\d+)\s*[x*]\s*)?(?P<kind>.+)", re.IGNORECASE)
+_WORDS = re.compile(
+    r"(?:(?P<name>[^=]+)=)?\s*(?:(?P<count>\d+)\s*[x*]\s*)?(?P<kind>.+?)(?:\s+at\s+(?P<price_per_hour>.+))?",
+    re.IGNORECASE,
+)
 
 MOST_DEVICES = 10_000
 _NUMBERS: Mapping[str, Number] = {  # of a Machine
@@ -44,6 +47,7 @@ _NUMBERS: Mapping[str, Number] = {  # of a Machine
     "alone_factor": Number(least=1e-3, most=1e3, of_text=True),
     **dict.fromkeys(("operation_seconds", "seconds_per_byte", "seconds_per_message"), SECONDS),
     "granule": Number(integer=True, least=1, most=1e6, of_text=True),
+    "price_per_hour": Number(least=0, of_text=True),
 }
 _FACTORS = ("factors", "moved_factors")
 _DEVICE = {
@@ -59,7 +63,7 @@ _ENDS = {"from": Text(least=1, of_number=True), "to": Text(least=1, of_number=Tr
 
 
 def _entry(words: str) -> Entry:
-    """Return what "gpu:0=2 x RTX 3090" says, as the entry of a file."""
+    """Return what "gpu:0=2 x RTX 3090 at 0.22" says, as the entry of a file."""
     match = _WORDS.fullmatch(words.strip())
     if match is None:
         return {"kind": words}
@@ -133,7 +137,7 @@ def parse_devices(text: str, link: str | Link | None = None, inner_link: str | L
 
     Args:
       text: kinds with commas between them, "2 x RTX 3090, GTX 1080 Ti"; a semicolon begins another machine. A device
-        may have a name: "gpu:0=RTX 3090".
+        may have a name, "gpu:0=RTX 3090", and a price per hour, "RTX 3090 at 0.22".
       link: between devices, or between machines; or its words, as of `links.parse_link`; None: 10 Gbit/s.
       inner_link: between the devices of a machine; None: PCIe 4.0 with 16 lanes.
 

@@ -1,12 +1,14 @@
 """Devices that need not be here: their figures, and the links between them."""
 
 import dataclasses
+import math
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 
 from mtf_hetero.cost.links import Link, is_number
 
 _LAUNCH_SECONDS = 1e-5
 _OF_KINDS = ("factors", "moved_factors")  # fields of a Machine: tables of kinds of operations
+_SECONDS_PER_HOUR = 3600
 LINK = Link(5e-5, 1e9)  # ten gigabits a second, if nobody names another one
 
 
@@ -28,6 +30,7 @@ class Machine:
         the longer of the two times counts.
       alone_factor: seconds while the other devices rest, over those by the rates: devices may share a bus.
       granule: the number of output channels of a convolution that it computes at a time: fewer take as long.
+      price_per_hour: in any currency; None: unknown.
 
     Raises:
       ValueError: a number that is out of range.
@@ -48,6 +51,7 @@ class Machine:
     moved_factors: Mapping[str, float] = dataclasses.field(default_factory=dict)
     alone_factor: float = 1.0
     granule: int = 1
+    price_per_hour: float | None = None
 
     def __post_init__(self) -> None:
         for field in ("flops_per_second", "bytes_per_second", "memory_bytes", "alone_factor"):
@@ -59,7 +63,8 @@ class Machine:
                 f"granule of device {self.name!r} is {self.granule!r}; it must be a whole number, 1 or more"
             )
         object.__setattr__(self, "granule", int(self.granule))  # a file has 16.0
-        for field in ("operation_seconds", "seconds_per_byte", "seconds_per_message"):
+        least_zero = ["operation_seconds", "seconds_per_byte", "seconds_per_message"]
+        for field in [*least_zero, *["price_per_hour"] * (self.price_per_hour is not None)]:
             value = getattr(self, field)
             if not (is_number(value) and value >= 0):
                 raise ValueError(f"{field} of device {self.name!r} is {value!r}; it must be zero or more")
@@ -130,6 +135,12 @@ class Machines:
         """The devices' names, in their order."""
         return tuple(machine.name for machine in self.devices)
 
+    def price(self, seconds: float) -> float | None:
+        """Return the price of all devices for some seconds; None: a device has no price."""
+        prices = [machine.price_per_hour for machine in self.devices]
+        known = [price for price in prices if price is not None]
+        return math.fsum(known) * seconds / _SECONDS_PER_HOUR if len(known) == len(prices) else None
+
     def link_between(self, source: int, target: int) -> Link:
         """Return the link from one device to another, by their numbers."""
         a, b = self.devices[source].name, self.devices[target].name
@@ -159,14 +170,13 @@ class Machines:
 
 
 def device_kinds(machines: Machines, subsets: Iterable[Collection[int]]) -> list[Hashable]:
-    """Return a key for each device that equal devices share: its figures, and its subsets."""
+    """Return a key for each device that equal devices share: its figures without the price, and its subsets."""
     named = {name for pair in machines.links for name in pair}
     subsets = [frozenset(subset) for subset in subsets]
     kinds: list[Hashable] = []
     for number, machine in enumerate(machines.devices):
-        figures = tuple(
-            getattr(machine, f.name) for f in dataclasses.fields(machine) if f.name not in ("name", *_OF_KINDS)
-        )
+        others = ("name", "price_per_hour", *_OF_KINDS)
+        figures = tuple(getattr(machine, f.name) for f in dataclasses.fields(machine) if f.name not in others)
         factors = tuple(tuple(sorted(getattr(machine, name).items())) for name in _OF_KINDS)
         own = machine.name if machine.name in named else ""
         is_in = tuple(number in subset for subset in subsets)

@@ -12,6 +12,7 @@ from mtf_hetero.importer import step as step_lib
 from mtf_hetero.importer.tracing import Traced
 from mtf_hetero.planner.answering import Network, Planned, answer
 from mtf_hetero.planner.fitting import Build
+from mtf_hetero.planner.objective import TIME, Objective
 
 if TYPE_CHECKING:
     import keras
@@ -27,6 +28,8 @@ def plan(
     batch_size: int | None = None,
     explain: bool = False,
     seconds: float = 60.0,
+    objective: str = TIME,
+    most_seconds: float | None = None,
 ) -> Planned:
     """Find the best layout of a training step for devices that need not be here. Nothing is run.
 
@@ -36,26 +39,30 @@ def plan(
       inputs: of a model, a batch as `fit` takes it, (x, y) or (x, y, sample_weight); of a step, its arguments, a tuple.
         Arrays, tensors or tf.TensorSpecs; anything but a tuple is the only argument.
       devices: "2 x RTX 3090, GTX 1080 Ti", of which a semicolon begins another machine; or a list of such words; or
-        cost.Machines, such as those of `cost.load("devices.yaml")`.
+        cost.Machines, such as those of `cost.load("devices.yaml")`. "RTX 3090 at 0.22" has a price per hour.
       link: "pcie4", "10Gbit/s", "wifi" or the like, between devices, or between machines; None: 10 Gbit/s.
       inner_link: between the devices of one machine, if a semicolon says that there are several; None: PCIe 4.0.
       batch_size: of a model: examples per step, if `inputs` has others; None: as many as `inputs` has.
       explain: whether to say when devices that are not used would pay off; that takes longer.
       seconds: limit of a search that is short of memory.
+      objective: "time", the fastest plan, or "cost", the one whose devices have the least price for a step.
+      most_seconds: of the objective "cost": limit of a step; None: any.
 
     Returns:
       Planned: `print` shows the verdict; its `plan` has devices, layout and seconds of a step.
 
     Raises:
-      ValueError: a device or a link that is not known, or arguments that do not fit together.
+      ValueError: a device or a link that is not known, a device that lacks a price for the objective "cost", or
+        arguments that do not fit together.
       NotImplementedError: operations that are not followed, all by name and the user's line.
-      mtf_hetero.planner.search.NoAssignmentError: no layout fits the devices' memory.
+      mtf_hetero.planner.search.NoAssignmentError: no layout fits the devices' memory, or is fast enough.
 
     Example:
       >>> print(mtf_hetero.plan(model, (images, labels), devices="RTX 3090, GTX 1080 Ti", link="pcie4"))
       Split over RTX-3090, GTX-1080-Ti: 92.9 ms per step, 1.2x faster than RTX-3090 alone.
       ...
     """
+    best = Objective(objective, most_seconds)
     if isinstance(devices, Machines):
         if link is not None or inner_link is not None:
             raise ValueError("link is given twice: cost.Machines has its links; leave out link and inner_link")
@@ -63,7 +70,8 @@ def plan(
     else:
         words = devices if isinstance(devices, str) else ", ".join(devices)
         machines = devices_file.parse_devices(words, link, inner_link)
-    return answer(trace(step, inputs, batch_size), machines, explains=explain, seconds=seconds)
+    best.check(machines)
+    return answer(trace(step, inputs, batch_size), machines, explains=explain, seconds=seconds, objective=best)
 
 
 def trace(step: object, inputs: object, batch_size: int | None = None) -> Network:

@@ -8,11 +8,13 @@ from typing import TypeAlias
 from mtf_hetero._compat import mtf, tf
 from mtf_hetero._support import deadline
 from mtf_hetero._support.deadline import OutOfTimeError
+from mtf_hetero._support.units import seconds_text
 from mtf_hetero.cost.kinds import EFFICIENCY
 from mtf_hetero.cost.links import LINKS, parse_link
 from mtf_hetero.cost.machines import Machines
 from mtf_hetero.planner import fitting, left_out, show, verdict
-from mtf_hetero.planner.finding import Progress, report_nothing
+from mtf_hetero.planner.finding import Progress, TooSlowError, report_nothing
+from mtf_hetero.planner.objective import FASTEST, Objective
 from mtf_hetero.planner.plan import LeftOut, Plan
 from mtf_hetero.planner.planning import Planner
 
@@ -69,6 +71,7 @@ def answer(
     *,
     explains: bool = False,
     seconds: float = 60.0,
+    objective: Objective = FASTEST,
     progress: Progress = report_nothing,
     enter: Callable[[str], None] = lambda phase: None,
     hint: str = _HINT,
@@ -80,12 +83,13 @@ def answer(
       machines: the devices.
       explains: whether to say when devices that are not used would pay off.
       seconds: limit of a search that is short of memory.
+      objective: as of `Planner.find`.
       progress: as of `Planner.find`.
       enter: called with what is done next, when it begins: the search, and what follows it.
       hint: a line, if devices are left out and nothing explains why.
 
     Raises:
-      search.NoAssignmentError: no layout fits the devices' memory.
+      search.NoAssignmentError: no layout fits the devices' memory, or keeps to the limit of the objective.
     """
     begin = time.monotonic()
     with tf.Graph().as_default():
@@ -93,7 +97,7 @@ def answer(
         planner = Planner(graph)
         enter("searching for a layout")
         try:
-            options = {"planner": planner, "seconds": seconds, "progress": progress}
+            options = {"planner": planner, "seconds": seconds, "progress": progress, "objective": objective}
             found = fitting.find_fitting(network.build, machines, **options)
         except fitting.ShortOfMemoryError as error:
             enter("looking for the largest batch that fits")
@@ -107,13 +111,13 @@ def answer(
         others: tuple[LeftOut, ...] = ()
         if explains:  # only if asked: of a large network it takes 20 s or more, longer than the plan itself
             enter("looking for when the devices left out would pay off")
-            search = fitting.repeated_search(graph, network.build, machines, found)
+            search = fitting.repeated_search(graph, network.build, machines, found, objective)
             limit = max(_LEFT_OUT_SECONDS, took)
-            others = left_out.devices_left_out(graph, machines, found, search, seconds=limit)
+            others = left_out.devices_left_out(graph, machines, found, search, seconds=limit, objective=objective)
         enter("planning under other assumptions")
         changed = _other_assumptions(machines, found, rates=explains)
-        flips = _flips(planner, changed, found, max(_LEAST_SECONDS, took if explains else 0.0))
-    lines = [verdict.verdict(found, machines.names, others)]
+        flips = _flips(planner, changed, found, max(_LEAST_SECONDS, took if explains else 0.0), objective)
+    lines = [verdict.verdict(found, machines.names, others, verdict.price_text(found, machines))]
     about = [f"For {network.about}."] * bool(network.about)
     if assumed := ", ".join(machines.assumed.values()):
         about.append(f"Assumed: {assumed}.")
@@ -125,13 +129,18 @@ def answer(
     return Planned(found, machines, "\n\n".join(parts), others, graph)
 
 
-def _flips(planner: Planner, assumptions: Assumptions, found: Plan, seconds: float) -> list[str]:
+def _flips(planner: Planner, assumptions: Assumptions, found: Plan, seconds: float, objective: Objective) -> list[str]:
     """Return sentences on the assumptions with which other devices would be used, as far as there is time to tell."""
     lines: list[str] = []
     try:
         with deadline.within(seconds):
             for words, changed in assumptions:
-                other = planner.find(changed, refines=False)
+                try:
+                    other = planner.find(changed, refines=False, objective=objective)
+                except TooSlowError as error:
+                    takes = seconds_text(error.fastest.seconds)
+                    lines.append(f"{words}, the fastest layout takes {takes} per step, which is too slow.")
+                    continue
                 deadline.check()
                 if set(other.devices) != set(found.devices):
                     sentence = verdict.sentence(other)

@@ -18,6 +18,7 @@ from mtf_hetero.cost import memory
 from mtf_hetero.cost.machines import Machines
 from mtf_hetero.planner.finding import Progress, TooLargeError, report_nothing
 from mtf_hetero.planner.left_out import Search
+from mtf_hetero.planner.objective import FASTEST, Objective
 from mtf_hetero.planner.outline import name_ranges
 from mtf_hetero.planner.plan import Plan
 from mtf_hetero.planner.planning import Planner
@@ -111,8 +112,9 @@ def find_fitting(
     names: Collection[str] | None = None,
     seconds: float = 60.0,
     progress: Progress = report_nothing,
+    objective: Objective = FASTEST,
 ) -> Plan:
-    """Return the plan with the least predicted time that fits the devices' memory, by the lowered graph.
+    """Return the plan with the least predicted time, or price, that fits the devices' memory, by the lowered graph.
 
     Args:
       build: as of `estimated`.
@@ -121,9 +123,11 @@ def find_fitting(
       names: as of `Planner.find`.
       seconds: likewise, of each search.
       progress: likewise.
+      objective: likewise.
 
     Raises:
       ShortOfMemoryError: none was found that fits.
+      TooSlowError: as of `Planner.find`.
       ValueError: as of `Planner.find`.
     """
     if planner is None:
@@ -141,7 +145,7 @@ def find_fitting(
         deadline.check()
         tried.clear()
         try:
-            planner.find(allowed, names=names, seconds=seconds, progress=progress, accepts=accepts)
+            planner.find(allowed, names=names, seconds=seconds, progress=progress, accepts=accepts, objective=objective)
         except TooLargeError as error:
             nearest = nearest or error.nearest
             break
@@ -151,7 +155,7 @@ def find_fitting(
         allowed = _less(allowed, machines, sketched, nearest)
     assert nearest is not None
     if nearest.alone_fits:
-        alone = checked(planner.find(machines.by_name(nearest.alone[:1])), build, machines)
+        alone = checked(planner.find(machines.by_name(nearest.alone[:1]), objective=objective), build, machines)
         if fits(alone, machines):
             return alone
     raise ShortOfMemoryError(nearest, machines)
@@ -222,7 +226,9 @@ def _scaled(batch_size: int, plan: Plan, machines: Machines) -> int:
     return max(1, int(min(batch_size - 1, _ROUNDED * batch_size * fraction)))
 
 
-def repeated_search(graph: mtf.Graph, build: Build, machines: Machines, plan: Plan) -> Search:
+def repeated_search(
+    graph: mtf.Graph, build: Build, machines: Machines, plan: Plan, objective: Objective = FASTEST
+) -> Search:
     """Return a search for the devices of a plan, for other figures of the same machines.
 
     Args:
@@ -230,10 +236,11 @@ def repeated_search(graph: mtf.Graph, build: Build, machines: Machines, plan: Pl
       build: as of `estimated`.
       machines: as of `Planner.find`.
       plan: for them. If all devices have far more memory than their parts need, nothing is lowered.
+      objective: as of `Planner.find`.
     """
     if _is_ample(plan, machines):
-        return functools.partial(Planner(graph).find, refines=False)
-    return functools.partial(find_fitting, build)
+        return functools.partial(Planner(graph).find, refines=False, objective=objective)
+    return functools.partial(find_fitting, build, objective=objective)
 
 
 def _less(allowed: Machines, machines: Machines, sketched: Plan, plan: Plan) -> Machines:

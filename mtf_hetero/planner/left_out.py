@@ -1,8 +1,8 @@
-"""Explain why a plan leaves devices out: with which links, or at which speed, they would make a step shorter.
+"""Explain why a plan leaves devices out: with which links, or at which speed, they would make a step better.
 
 A threshold has two digits. The search for a layout is repeated with faster links, or faster devices. At the threshold
 the plan uses a device that it left out, and one step below it does not. The first guess needs no search: at that value
-the layout for the fastest links, or devices, begins to win.
+the layout for the fastest links, or devices, begins to win. All that is of the plan's objective: time, or price.
 """
 
 import contextlib
@@ -15,6 +15,8 @@ from mtf_hetero._compat import mtf
 from mtf_hetero._support import deadline
 from mtf_hetero._support.deadline import OutOfTimeError
 from mtf_hetero.cost.machines import Link, Machines
+from mtf_hetero.planner.finding import TooSlowError
+from mtf_hetero.planner.objective import FASTEST, Objective
 from mtf_hetero.planner.outline import name_ranges
 from mtf_hetero.planner.plan import BANDWIDTH, SPEED, LeftOut, Plan, Threshold
 from mtf_hetero.planner.planning import Planner
@@ -28,7 +30,13 @@ Search = Callable[[Machines], Plan]
 
 
 def devices_left_out(
-    graph: mtf.Graph, machines: Machines, plan: Plan, search: Search, *, seconds: float
+    graph: mtf.Graph,
+    machines: Machines,
+    plan: Plan,
+    search: Search,
+    *,
+    seconds: float,
+    objective: Objective = FASTEST,
 ) -> tuple[LeftOut, ...]:
     """Return why a plan leaves devices out, one for each kind of them.
 
@@ -38,32 +46,52 @@ def devices_left_out(
       plan: for some of them.
       search: returns the plan for other machines, as `Planner.find` does.
       seconds: for all thresholds together; those that are unknown by then are None.
+      objective: of the plan and the search.
     """
     names = [name for name in machines.names if name not in plan.devices]
     found = []
     with deadline.within(seconds), contextlib.suppress(OutOfTimeError):
         for label, numbers in name_ranges(names):
             deadline.check()
-            found.append(_analyse_device(graph, machines, plan, search, label, names[numbers[0]]))
+            found.append(_analyse_device(graph, machines, plan, search, label, names[numbers[0]], objective))
     return tuple(found)
 
 
 def _analyse_device(
-    graph: mtf.Graph, machines: Machines, plan: Plan, search: Search, label: str, device: str
+    graph: mtf.Graph,
+    machines: Machines,
+    plan: Plan,
+    search: Search,
+    label: str,
+    device: str,
+    objective: Objective,
 ) -> LeftOut:
     used = [number for number, name in enumerate(machines.names) if name == device or name in plan.devices]
     some = machines.only(used)
     alone = together = least = None
-    with contextlib.suppress(NoAssignmentError):
+    try:
         alone = search(machines.by_name([device])).seconds
+    except TooSlowError as error:
+        alone = error.fastest.seconds
+    except NoAssignmentError:  # it is short of memory
+        pass
     smaller = search(some)
     if device not in smaller.devices:
         together = smaller.runner_up
-        least = threshold(graph, some, smaller, search, seconds=max(0.0, deadline.seconds_left()))
+        left = max(0.0, deadline.seconds_left())
+        least = threshold(graph, some, smaller, search, seconds=left, objective=objective)
     return LeftOut(label, device, alone, together, least)
 
 
-def threshold(graph: mtf.Graph, machines: Machines, plan: Plan, search: Search, *, seconds: float) -> Threshold | None:
+def threshold(
+    graph: mtf.Graph,
+    machines: Machines,
+    plan: Plan,
+    search: Search,
+    *,
+    seconds: float,
+    objective: Objective = FASTEST,
+) -> Threshold | None:
     """Return the bandwidth from which devices left out would be used, or else the factor on their speed.
 
     Args:
@@ -72,6 +100,7 @@ def threshold(graph: mtf.Graph, machines: Machines, plan: Plan, search: Search, 
       plan: for some of them.
       search: returns the plan for other machines, as `Planner.find` does.
       seconds: after which the closest bounds so far are returned.
+      objective: of the plan and the search.
 
     Returns:
       None if no device is left out, or none was found to be worth using within the time.
@@ -87,7 +116,7 @@ def threshold(graph: mtf.Graph, machines: Machines, plan: Plan, search: Search, 
             (BANDWIDTH, slowest, _FASTEST_LINK, faster_links),
             (SPEED, 1.0, _FASTEST_DEVICE, faster_devices),
         ):
-            bounds = _Bisection(graph, plan, search, changed).bounds(_index(least), _index(most))
+            bounds = _Bisection(graph, plan, search, changed, objective).bounds(_index(least), _index(most))
             if bounds is not None:
                 low, high, devices = bounds
                 is_exact = high - low == 1
@@ -141,9 +170,16 @@ def _index(value: float) -> int:
 class _Bisection:
     """The search for the least value for whose machines, `changed(value)`, a plan uses devices that were left out."""
 
-    def __init__(self, graph: mtf.Graph, plan: Plan, search: Search, changed: Callable[[float], Machines]) -> None:
+    def __init__(
+        self,
+        graph: mtf.Graph,
+        plan: Plan,
+        search: Search,
+        changed: Callable[[float], Machines],
+        objective: Objective,
+    ) -> None:
         self._planner = Planner(graph)
-        self._plan, self._search, self._changed = plan, search, changed
+        self._plan, self._search, self._changed, self._objective = plan, search, changed, objective
 
     def bounds(self, low: int, high: int) -> tuple[int, int, tuple[str, ...]] | None:
         """Return the closest bounds within the time, and the devices that the plan at the upper one adds.
@@ -184,19 +220,24 @@ class _Bisection:
         return None
 
     def _crossing(self, larger: Plan, low: int, high: int) -> int:
-        """Return the index of the least value with which a larger plan's layout is faster than the plan's."""
-        seconds = [self._seconds(plan) for plan in (larger, self._plan)]
+        """Return the index of the least value with which a larger plan's layout is better than the plan's."""
+        keys = [self._key(plan) for plan in (larger, self._plan)]
         while high - low > 1:
             middle = (low + high) // 2
             machines = self._changed(_value(middle))
-            low, high = (low, middle) if seconds[0](machines) < seconds[1](machines) else (middle, high)
+            low, high = (low, middle) if keys[0](machines) < keys[1](machines) else (middle, high)
         return high
 
-    def _seconds(self, plan: Plan) -> Callable[[Machines], float]:
-        """Return the function from machines to the seconds of a step that is laid out as in a plan."""
+    def _key(self, plan: Plan) -> Callable[[Machines], tuple[float, ...]]:
+        """Return the function from machines to the key of a step that is laid out as in a plan."""
 
         def planned_devices(machines: Machines) -> Machines:
             return machines.by_name(plan.devices)
 
         model = self._planner.model_for(planned_devices(self._changed(1.0)), plan.layout)
-        return lambda machines: model.on(planned_devices(machines)).seconds(plan.layout)
+
+        def key(machines: Machines) -> tuple[float, ...]:
+            planned = planned_devices(machines)
+            return self._objective.key(model.on(planned).seconds(plan.layout), planned)
+
+        return key

@@ -8,6 +8,7 @@ from mtf_hetero._support import garbage
 from mtf_hetero.cost.machines import Machines
 from mtf_hetero.layout import Layout
 from mtf_hetero.planner.finding import Finder, Progress, report_nothing
+from mtf_hetero.planner.objective import FASTEST, Objective
 from mtf_hetero.planner.plan import Plan
 from mtf_hetero.planner.spaces import Spaces
 
@@ -32,8 +33,9 @@ class Planner(Spaces):
         progress: Progress = report_nothing,
         refines: bool = True,
         accepts: Callable[[Plan], bool] = lambda plan: True,
+        objective: Objective = FASTEST,
     ) -> Plan:
-        """Return the plan with the least predicted time; if a time limit passes, the best one so far.
+        """Return the plan with the least predicted time, or price; if a time limit passes, the best one so far.
 
         Args:
           machines: all devices; a plan may leave some out.
@@ -41,13 +43,17 @@ class Planner(Spaces):
           seconds: limit of a search that is short of memory; it then returns the best so far.
           progress: called with the number of layouts that were compared, and the seconds of the best, or infinity.
           refines: whether sizes are corrected in the end, which leaves the devices as they are.
-          accepts: says of a plan whether it may be the result. It is asked of the fastest one, then of one that splits
-            all in like proportions, whose memory is predicted best. If it accepts neither, the result is the fastest.
+          accepts: says of a plan whether it may be the result. It is asked of the best one, then of one that splits
+            all in like proportions, whose memory is predicted best. If it accepts neither, the result is the best.
+          objective: the time of a step, or its price.
 
         Raises:
           TooLargeError: no layout keeps to the devices' memory.
+          TooSlowError: none keeps to the limit of the objective.
+          ValueError: a device has no price, but the objective is the price.
         """
-        finder = Finder(self, machines, seconds, progress, refines, accepts)
+        objective.check(machines)
+        finder = Finder(self, machines, seconds, progress, refines, accepts, objective)
         return finder.plan() if names is None else finder.plan_of_names(names)
 
     def describe(self, machines: Machines, layout: Layout) -> Plan:

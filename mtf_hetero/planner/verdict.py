@@ -4,25 +4,29 @@ import math
 import textwrap
 from collections.abc import Iterable, Sequence
 
+from mtf_hetero._support import units
 from mtf_hetero._support.units import bytes_text, seconds_text
+from mtf_hetero.cost.machines import Machines
 from mtf_hetero.planner.outline import name_ranges
 from mtf_hetero.planner.plan import BANDWIDTH, LeftOut, Plan, Threshold
 
 WIDTH = 80
 _ALIKE = 0.8  # of the memory of one of some devices: they are alike
+_STEPS = 1000  # of which the price is shown
 _EQUAL = 0.005  # of a step: no difference that anybody would call faster
 
 
-def verdict(plan: Plan, offered: Iterable[str] = (), others: Iterable[LeftOut] = ()) -> str:
-    """Return the verdict, and on a line of its own the memory that each device needs.
+def verdict(plan: Plan, offered: Iterable[str] = (), others: Iterable[LeftOut] = (), price: str = "") -> str:
+    """Return the verdict, and on lines of their own the price and the memory that each device needs.
 
     Args:
       plan: for some devices.
       offered: all devices that there were; those that the plan leaves out are named.
       others: what is known of these.
+      price: sentence on it, as of `price_text`; "": there is none.
     """
     memory = f"Memory per device: about {_memory(plan)}."
-    paragraphs = [" ".join(sentences(plan, offered, others)), memory]
+    paragraphs = [" ".join(sentences(plan, offered, others)), *[price] * bool(price), memory]
     return "\n".join(map(wrap, paragraphs))
 
 
@@ -45,15 +49,35 @@ def sentence(plan: Plan) -> str:
     """
     device, alone = plan.alone
     if len(plan.devices) == 1:
-        return f"Use {plan.devices[0]} alone{plan.parts_text}: {seconds_text(plan.seconds)} per step."
-    how = f"Pipeline of {plan.parts} parts of the batch" if plan.is_pipeline else "Split"
-    split = f"{how} over {names_text(plan.devices)}{plan.parts_text}: {seconds_text(plan.seconds)} per step"
+        how = f"Use {plan.devices[0]} alone"
+    else:
+        how = f"Pipeline of {plan.parts} parts of the batch" if plan.is_pipeline else "Split"
+        how = f"{how} over {names_text(plan.devices)}"
+    text = f"{how}{plan.parts_text}: {seconds_text(plan.seconds)} per step"
+    if plan.devices == (device,) or (len(plan.devices) == 1 and not plan.alone_fits):
+        return f"{text}."
     if not plan.alone_fits:
-        return f"{split}. No device alone has the memory for the whole batch."
+        return f"{text}. No device alone has the memory for the whole batch."
     if abs(alone - plan.seconds) <= _EQUAL * plan.seconds:
-        return f"{split}, as fast as {device} alone."
+        return f"{text}, as fast as {device} alone."
     word, ratio = ("faster", alone / plan.seconds) if plan.seconds < alone else ("slower", plan.seconds / alone)
-    return f"{split}, {_ratio_text(ratio)} {word} than {device} alone."
+    return f"{text}, {_ratio_text(ratio)} {word} than {device} alone."
+
+
+def price_text(plan: Plan, machines: Machines) -> str:
+    """Return what 1,000 steps cost, also on the fastest device alone; "" if one of these devices has no price.
+
+    Example:
+      >>> price_text(plan, machines)
+      '1,000 steps cost 0.137; on gpu:0 alone, 0.106.'
+    """
+    device, alone = plan.alone
+    own, other = machines.by_name(plan.devices).price(plan.seconds), machines.by_name([device]).price(alone)
+    if own is None or other is None:
+        return ""
+    text = f"{_STEPS:,} steps cost {units.price_text(_STEPS * own)}"
+    has_other = plan.devices != (device,) and plan.alone_fits
+    return f"{text}; on {device} alone, {units.price_text(_STEPS * other)}." if has_other else f"{text}."
 
 
 def names_text(devices: Sequence[str]) -> str:

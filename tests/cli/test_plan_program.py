@@ -110,11 +110,11 @@ def test_the_page_shows_what_the_command_prints(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(answering, "_LEAST_SECONDS", 600.0)
     monkeypatch.chdir(tmp_path)
     page = (ROOT / "docs" / "planning.md").read_text(encoding="utf-8")
-    in_words, too_large, of_file = re.findall(r"^mtf-hetero plan (.*)$", page, re.MULTILINE)
+    in_words, too_large, of_file, cheapest = re.findall(r"^mtf-hetero plan (.*)$", page, re.MULTILINE)
     devices, *_ = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
-    first, error, third, second, *_ = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
+    first, error, third, second, fourth, *_ = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
     pathlib.Path("devices.yaml").write_text(devices)
-    for command, shown in ((in_words, first), (of_file, third)):
+    for command, shown in ((in_words, first), (of_file, third), (cheapest, fourth)):
         assert program.main(shlex.split(command)) == 0
         assert capsys.readouterr().out == shown
     assert program.main(shlex.split(too_large)) == 2
@@ -185,6 +185,26 @@ def test_devices_in_words(capsys):
     assert "gpu:1" in text and "Assumed: 10 Gbit/s between devices, steps reach" in text
 
 
+def test_the_least_price(devices, capsys):
+    flags = ["--graph=dense_steps:dense_graph", "--quiet"]
+    words = "--devices=T4 at 0.35, gpu:1=V100 at 2.48"
+    assert program.main([*flags, words]) == 0
+    assert re.search(
+        r"\AUse gpu:1 alone: [^:]*: T4\. .*\n1,000 steps cost 0\.\d+\.$", capsys.readouterr().out, re.M | re.S
+    )
+    assert program.main([*flags, words, "--objective=cost"]) == 0
+    sentence = r"Use T4 alone: .* per step, [\d.]+x slower than gpu:1 alone\. Not used: gpu:1\."
+    price = r"1,000 steps cost 0\.\d+; on gpu:1 alone, 0\.\d+\."
+    assert re.match(rf"{sentence} {price} Memory", " ".join(capsys.readouterr().out.split()))
+    devices.write_text(DEVICES.replace("e9}", "e9, price_per_hour: 1}").replace("e10}", "e10, price_per_hour: 2}"))
+    flags = [*flags, f"--simulate={devices}", "--objective=cost"]
+    assert program.main([*flags, "--explain"]) == 0
+    assert re.match(r"Use cpu:1 alone: .*\. cpu:0\s+would\s+pay\s+off\s+at", capsys.readouterr().out)
+    check_mistake(
+        capsys, "most_seconds is 1e-06, but the fastest layout", lambda: program.main([*flags, "--most_seconds=1e-6"])
+    )
+
+
 def parse_flags(*flags):
     arguments = program._parse([*flags, "--devices=V100"], program.PROGRAM)
     network.check_flags(arguments)
@@ -224,6 +244,19 @@ def test_the_weights_of_a_planned_network_have_no_values(name):
         (["--step=a:b", "--batch_size=3"], "cannot be imported: No module named 'a'"),
         (["--graph=dense_steps:dense_graph", "--optimizer=sgd"], "--optimizer is of a --model, but there is --graph"),
         (["--step=dense_steps:dense_graph"], "return a step and its arguments, `return step, (images, labels)`"),
+        (["--model=lenet", "--objective=money"], "--objective is 'money'; it must be time or cost"),
+        (
+            ["--model=lenet", "--most_seconds=1"],
+            "--most_seconds is 1.0, but the objective is time, which has no limit;",
+        ),
+        (
+            ["--model=lenet", "--objective=cost", "--most_seconds=0"],
+            "--most_seconds is 0.0; it must be a number greater",
+        ),
+        (
+            ["--model=lenet", "--objective=cost"],
+            "device 'V100' has no price per hour, which the objective cost needs of",
+        ),
         (["--model=lenet", "--image_size=0"], "--image_size is 0; it must be a whole number, 1 or more"),
         (["--model=keras:VGG16", "--image_size=8"], "cannot make a model for images of 8 x 8 x 3"),
     ],

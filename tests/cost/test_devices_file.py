@@ -51,10 +51,11 @@ def test_a_device_typed_from_its_datasheet_is_its_kind(name):
 
 def test_what_is_written_is_read_again(tmp_path):
     first = Machine("/job:worker/task:0/device:CPU:0", 8e10, 5e9, None, 1e-6, 2e-10, 1e-4, {"relu": 0.5, "": 2.0})
-    both = (first, Machine("other", 1e9, 1e9, 3e9))
+    both = (first, Machine("other", 1e9, 1e9, 3e9, price_per_hour=0.0))
     expected = Machines(both, Link(1e-4, 1e9), {("other", first.name): Link(1e-5, 2e9)}, step_seconds=3e-3)
     path = tmp_path / "devices.json"
     path.write_text(devices_file.dumps(expected))
+    assert path.read_text().count("price_per_hour") == 1
     assert devices_file.load(path) == expected
 
 
@@ -86,6 +87,12 @@ def test_an_operation_takes_its_arithmetic_or_its_memory():
         ),
         ({"devices": [{**CPU, "flops_per_second": -1}]}, "1 or more"),
         ({"devices": [{**CPU, "memory_bytes": 0}]}, "1 or more"),
+        (
+            {"devices": [{**CPU, "price_per_hour": -1}]},
+            r"devices\[0\].price_per_hour is -1; it must be a number, 0 or more",
+        ),
+        ({"devices": ["T4 at 1 USD"]}, r"devices\[0\].price_per_hour is '1 USD'; it must be a number, 0 or more"),
+        ({"devices": ["T4 at"]}, r"devices\[0\].kind is 'T4 at', which is not a known kind"),
         (
             {"devices": [CPU], "link": {"latency_seconds": 1}},
             "'link.bytes_per_second' is missing; it must be a number, 1 or",
@@ -128,6 +135,13 @@ def test_devices_in_words():
     assert convert_to_machines({"devices": entries, "link": "pcie4"}) == found
     assert parse_devices("V100").assumed == found.assumed
     assert parse_devices("V100,T4").assumed["link"] == "10 Gbit/s between devices"
+
+
+def test_devices_with_prices_in_words():
+    found = parse_devices("gpu:5=2 x RTX 3090 AT 0.22, T4 at .35; V100", "pcie4")
+    assert [machine.price_per_hour for machine in found.devices] == [0.22, 0.22, 0.35, None]
+    assert found.names == ("gpu:5:0", "gpu:5:1", "T4", "V100")
+    assert convert_to_machines({"devices": [{"kind": "T4", "price_per_hour": "0.35"}]}) == parse_devices("T4 at 0.35")
 
 
 def test_devices_of_two_machines():
@@ -189,5 +203,7 @@ def test_a_device_alone_is_as_fast_as_it_is_while_the_others_rest():
     assert both.only([0, 1]).devices == both.devices
     with pytest.raises(ValueError, match="alone_factor of device 'a' is 0; it must be greater than zero"):
         Machine("a", 1.0, 1.0, alone_factor=0)
+    with pytest.raises(ValueError, match="price_per_hour of device 'a' is -1.0; it must be zero or more"):
+        Machine("a", 1.0, 1.0, price_per_hour=-1.0)
     with pytest.raises(ValueError, match="granule of device 'a' is 0.5; it must be a whole number, 1 or more"):
         Machine("a", 1.0, 1.0, granule=0.5)

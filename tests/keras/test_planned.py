@@ -56,6 +56,16 @@ def test_where_the_verdict_flips(model, batch):
     assert sure.plan.devices == apart.plan.devices and "Over PCIe" not in str(sure)
 
 
+def test_the_least_price(model, batch):
+    options = {"batch_size": 256, "devices": "RTX 3090 at 0.22, GTX 1080 Ti at 0.08", "link": "pcie4"}
+    found = mtf_hetero.plan(model, batch, objective="cost", **options)
+    fast = mtf_hetero.plan(model, batch, **options)
+    assert fast.plan.devices == ("RTX-3090", "GTX-1080-Ti") and len(found.plan.devices) == 1
+    assert all("\n1,000 steps cost 0.0" in str(each) for each in (found, fast))
+    limit = 1.01 * fast.plan.seconds
+    assert mtf_hetero.plan(model, batch, objective="cost", most_seconds=limit, **options).plan.seconds <= limit
+
+
 def test_a_step_is_planned():
     weight = tf.compat.v2.Variable(tf.random.normal([256, 256]))
 
@@ -81,6 +91,9 @@ def test_a_step_is_planned():
         ({"step": keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])}, "is not compiled"),
         ({"devices": "RTX 3085"}, "which is not a known kind; the nearest"),
         ({"link": "fast"}, "link: 'fast' is not a known link"),
+        ({"objective": "price"}, "objective is 'price'; it must be time or cost"),
+        ({"most_seconds": 1}, "most_seconds is 1, but the objective is time"),
+        ({"objective": "cost"}, "device 'RTX-3090' has no price per hour"),
         ({"devices": parse_devices("V100"), "link": "pcie4"}, "link is given twice"),
     ],
 )
