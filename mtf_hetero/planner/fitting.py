@@ -211,7 +211,8 @@ def _scaled(batch_size: int, plan: Plan, machines: Machines) -> int:
     """Return a smaller batch size that the devices have the memory for, by a plan for a larger one.
 
     The memory of a step is a constant, about the parameters on each device, and a multiple of the batch size. Devices
-    that split the batch have it together. A stage of a pipeline leaves nothing to another one.
+    that split the batch have it together. With slots, each device needs the memory for its own part: the search sizes
+    the slots by speed alone, so a device that is short of memory leaves nothing to another one.
     """
     limits = [machine.memory_bytes or math.inf for machine in machines.by_name(plan.devices).devices]
     parameters, pairs = int(plan.provenance["parameters_bytes"]), [*zip(limits, plan.memory_bytes, strict=True)]
