@@ -96,15 +96,19 @@ class Model:
         self._alone = tuple(machine.alone() for machine in self.shown.devices)
         self._has_factors = any(machine.factors for machine in machines.devices)
         self._seconds: dict[tuple[mtf.Operation, tuple, frozenset], tuple[float, ...]] = {}
-        self._in_progress: dict[Layout, tuple[int, ...]] = {}
+        self._turns: dict[Layout, tuple[Timeline, tuple[int, ...]]] = {}
+        self._peaks: dict[tuple[Layout, tuple[int, ...]], tuple[int, ...]] = {}
 
     def on(self, machines: Machines, crowds: Sequence[Crowd] | None = None) -> "Model":
         """Return the model of the same step on other devices; without crowds, those of this model stay."""
         model = copy.copy(self)
         if crowds is None:
+            figures, own = machines.with_memory(None), self.machines.with_memory(None)
             model._set_machines(machines)
-            if machines.devices == self.machines.devices:  # other links alone
+            if figures.devices == own.devices:  # other links or limits alone
                 model._seconds = self._seconds
+            if figures == own:  # other limits alone
+                model._turns, model._peaks = self._turns, self._peaks
         else:
             model._enter(machines, tuple(crowds))
         return model
@@ -128,34 +132,39 @@ class Model:
           CannotSplitError: the layout splits what an operation needs whole.
         """
         layout = self.priced(layout)
+        if layout.slots:
+            return self._take_turns(layout)[0]
         compute = functools.partial(self._compute_seconds, layout=layout)
-        if layout.emptied or layout.slots:
-            residents = self._residents(layout)
-            compute = functools.partial(self._present_seconds, layout=layout, residents=residents)
-        if not layout.slots:
-            return self._step.simulation.run(self.shown, compute, self.sent(layout))
-        turns = Turns(self._step.simulation, self.shown, layout, compute, self._find_messages(layout, None))
-        timeline, self._in_progress[layout] = turns.run()
-        return timeline
+        if layout.emptied:
+            compute = functools.partial(self._present_seconds, layout=layout, residents=self._residents(layout))
+        return self._step.simulation.run(self.shown, compute, self.sent(layout))
+
+    def _take_turns(self, layout: Layout) -> tuple[Timeline, tuple[int, ...]]:
+        """Return the step of a layout with slots, and how many each device has in progress."""
+        if layout not in self._turns:
+            compute = functools.partial(self._present_seconds, layout=layout, residents=self._residents(layout))
+            turns = Turns(self._step.simulation, self.shown, layout, compute, self._find_messages(layout, None))
+            self._turns[layout] = turns.run()
+        return self._turns[layout]
 
     def _residents(self, layout: Layout) -> Residents:
         return self._step.part(self.operations).residents(layout)
 
     def slots_in_progress(self, layout: Layout) -> tuple[int, ...]:
         """Return how many slots each device has in progress, in a layout with exact sizes and slots."""
-        if layout not in self._in_progress:
-            self.timeline(layout)
-        return self._in_progress[layout]
+        return self._take_turns(layout)[1]
 
     def bytes_held(self, layout: Layout) -> tuple[int, ...]:
         """Return the bytes that each device needs for a step, at its own worst moment unless devices are many."""
         sized, count = self._with_sizes(layout), len(self.machines.devices)
-        return (self._peaks_on if count <= EXACT else self.footprint.bytes_on)(sized, range(count))
+        return (self._peaks_on if count <= EXACT else self.footprint.bytes_on)(sized, tuple(range(count)))
 
-    def _peaks_on(self, sized: Layout, devices: Sequence[int]) -> tuple[int, ...]:
-        residents = self._residents(sized) if sized.emptied else None
-        in_progress = self.slots_in_progress(sized) if sized.slots else ()
-        return self.footprint.peaks_on(sized, devices, residents, in_progress)
+    def _peaks_on(self, sized: Layout, devices: tuple[int, ...]) -> tuple[int, ...]:
+        if (sized, devices) not in self._peaks:
+            residents = self._residents(sized) if sized.emptied else None
+            in_progress = self.slots_in_progress(sized) if sized.slots else ()
+            self._peaks[sized, devices] = self.footprint.peaks_on(sized, devices, residents, in_progress)
+        return self._peaks[sized, devices]
 
     def memory_use(self, layout: Layout) -> float:
         """Return the memory that a step needs over what there is, on the device that is most short of it."""

@@ -208,9 +208,8 @@ class Finder:
 
     def _in_slots(self, numbers: Sequence[int]) -> Iterator[Candidate]:
         """Generate layouts with slots on devices in this order."""
-        model = self._spaces.unsampled_model(self._machines.only(numbers))
-        space = Space(model)
-        for layout, timeline in Slotted(model, is_short=self._is_short).list_fast(lambda: self._least_seconds):
+        space = self._spaces.space(self._machines.only(numbers))
+        for layout, timeline in Slotted(space.model, is_short=self._is_short).list_fast(lambda: self._least_seconds):
             self._note()
             yield Candidate(space, layout, timeline, 0.0)
 

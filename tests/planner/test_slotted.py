@@ -90,7 +90,7 @@ def test_results(graph):
 
 
 def test_ends_of_runs_are_moved_as_long_as_that_helps(graph):
-    model = Planner(graph).unsampled_model(machines(3, 1, 1))
+    model = Planner(graph).space(machines(3, 1, 1)).model
     found = list(Slotted(model, is_short=False).list_fast(lambda: 1e9))
     assert len({layout for layout, _ in found}) == len(found)  # none is predicted twice
     of_devices: dict[tuple, list[float]] = {}  # {which device has the first layer and the last one: seconds}
