@@ -88,6 +88,7 @@ class Model:
         self.crowds, self.crowd = crowds, mesh_crowd(crowds)
         self._samples: dict[tuple, Sample] = {}
         self._messages: dict[tuple, transfers.Messages] = {}
+        self._residents: dict[Layout, Residents] = {}
         self._set_machines(machines)
 
     def _set_machines(self, machines: Machines) -> None:
@@ -96,7 +97,7 @@ class Model:
         self._alone = tuple(machine.alone() for machine in self.shown.devices)
         self._has_factors = any(machine.factors for machine in machines.devices)
         self._seconds: dict[tuple[mtf.Operation, tuple, frozenset], tuple[float, ...]] = {}
-        self._turns: dict[Layout, tuple[Timeline, tuple[int, ...]]] = {}
+        self._runs: dict[Layout, tuple[Timeline, tuple[int, ...]]] = {}
         self._peaks: dict[tuple[Layout, tuple[int, ...]], tuple[int, ...]] = {}
 
     def on(self, machines: Machines, crowds: Sequence[Crowd] | None = None) -> "Model":
@@ -108,7 +109,7 @@ class Model:
             if figures.devices == own.devices:  # other links or limits alone
                 model._seconds = self._seconds
             if figures == own:  # other limits alone
-                model._turns, model._peaks = self._turns, self._peaks
+                model._runs, model._peaks = self._runs, self._peaks
         else:
             model._enter(machines, tuple(crowds))
         return model
@@ -131,28 +132,31 @@ class Model:
         Raises:
           CannotSplitError: the layout splits what an operation needs whole.
         """
-        layout = self.priced(layout)
-        if layout.slots:
-            return self._take_turns(layout)[0]
-        compute = functools.partial(self._compute_seconds, layout=layout)
-        if layout.emptied:
-            compute = functools.partial(self._present_seconds, layout=layout, residents=self._residents(layout))
-        return self._step.simulation.run(self.shown, compute, self.sent(layout))
+        return self._run(self.priced(layout))[0]
 
-    def _take_turns(self, layout: Layout) -> tuple[Timeline, tuple[int, ...]]:
-        """Return the step of a layout with slots, and how many each device has in progress."""
-        if layout not in self._turns:
-            compute = functools.partial(self._present_seconds, layout=layout, residents=self._residents(layout))
-            turns = Turns(self._step.simulation, self.shown, layout, compute, self._find_messages(layout, None))
-            self._turns[layout] = turns.run()
-        return self._turns[layout]
+    def _run(self, layout: Layout) -> tuple[Timeline, tuple[int, ...]]:
+        """Return the step in a layout with exact sizes, and how many slots each device has in progress, if any."""
+        if layout not in self._runs:  # half of the layouts of a search are found in several ways
+            compute = functools.partial(self._compute_seconds, layout=layout)
+            if layout.emptied or layout.slots:
+                residents = self._find_residents(layout)
+                compute = functools.partial(self._present_seconds, layout=layout, residents=residents)
+            messages = self._find_messages(layout, None)
+            if layout.slots:
+                found = Turns(self._step.simulation, self.shown, layout, compute, messages).run()
+            else:
+                found = self._step.simulation.run(self.shown, compute, messages.sent), ()
+            self._runs[layout] = found
+        return self._runs[layout]
 
-    def _residents(self, layout: Layout) -> Residents:
-        return self._step.part(self.operations).residents(layout)
+    def _find_residents(self, layout: Layout) -> Residents:
+        if layout not in self._residents:
+            self._residents[layout] = self._step.part(self.operations).residents(layout)
+        return self._residents[layout]
 
     def slots_in_progress(self, layout: Layout) -> tuple[int, ...]:
         """Return how many slots each device has in progress, in a layout with exact sizes and slots."""
-        return self._take_turns(layout)[1]
+        return self._run(layout)[1]
 
     def bytes_held(self, layout: Layout) -> tuple[int, ...]:
         """Return the bytes that each device needs for a step, at its own worst moment unless devices are many."""
@@ -161,7 +165,7 @@ class Model:
 
     def _peaks_on(self, sized: Layout, devices: tuple[int, ...]) -> tuple[int, ...]:
         if (sized, devices) not in self._peaks:
-            residents = self._residents(sized) if sized.emptied else None
+            residents = self._find_residents(sized) if sized.emptied else None
             in_progress = self.slots_in_progress(sized) if sized.slots else ()
             self._peaks[sized, devices] = self.footprint.peaks_on(sized, devices, residents, in_progress)
         return self._peaks[sized, devices]

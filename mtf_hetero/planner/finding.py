@@ -217,11 +217,11 @@ class Finder:
         """Return the different candidates that a search finds at each of the prices; none if none is allowed."""
         found: dict[Layout, Candidate] = {}
         with contextlib.suppress(search.NoAssignmentError):
-            for price in _PRICES:
-                tables = space.tables(menus, price)
+            limits = space.limits(menus)
+            for tables in space.tables(menus, _PRICES):
                 deadline.check()
                 seconds = min(self._seconds, deadline.seconds_left())
-                solution = search.minimize(tables, space.limits(menus), seconds=seconds)
+                solution = search.minimize(tables, limits, seconds=seconds)
                 splits = {name: menus[name][i - 1] for name, i in solution.assignment.items() if i != WHOLE}
                 if (layout := space.layout(splits)) not in found:
                     found[layout] = self._candidate(space, splits, solution.gap)
@@ -305,12 +305,15 @@ class Finder:
             limited = [space.within_memory(space.splits(candidate.layout)) for candidate in found]
             found += [self._candidate(space, splits, 0.0) for splits in limited if splits]
         used: Mapping[str, Sequence[mtf.Operation]] | None = None
+        menus: Menus | None = None
         with contextlib.suppress(OutOfTimeError):
             for _ in range(_ROUNDS):
-                menus = space.menus(subsets, used)
+                before, menus = menus, space.menus(subsets, used)
+                if menus == before:
+                    break
                 searched = self._searched(space, space.with_memory(menus) if is_short else menus)
-                before, found = min(map(_seconds, found), default=math.inf), [*found, *searched]
-                if not searched or (used is not None and min(map(_seconds, searched)) >= before):
+                least, found = min(map(_seconds, found), default=math.inf), [*found, *searched]
+                if not searched or (used is not None and min(map(_seconds, searched)) >= least):
                     break
                 used = space.operations_split(space.splits(min(searched, key=_seconds).layout))
         return found
