@@ -37,6 +37,7 @@ _FAMILIES = 6  # that are tried alone
 _PAIRED = 3  # families of which two are tried together, one over each mesh axis
 _NEAR = 1.25  # times as long as the best plan: two families on a mesh of two axes for which that is searched
 _CLOSE = 1.05  # times as long as the best plan: one on a mesh of another kind whose sizes are corrected too
+_HOPELESS = 2.0  # times as long as the best plan: a layout that is not searched by memory where it does not fit
 _LIKELY = 2  # numbers of devices that are searched, if these are many
 _KINDS = 4  # of many devices, up to which each kind ends a subset
 _seconds = operator.attrgetter("seconds")
@@ -208,7 +209,10 @@ class Finder:
 
     def _in_slots(self, numbers: Sequence[int]) -> Iterator[Candidate]:
         """Generate layouts with slots on devices in this order."""
-        space = self._spaces.space(self._machines.only(numbers))
+        machines = self._machines.only(numbers)
+        if len(numbers) == 1 and any(names == machines.names for names, _ in self._fitting):
+            return  # parts of a batch save one device no time
+        space = self._spaces.space(machines)
         for layout, timeline in Slotted(space.model, is_short=self._is_short).list_fast(lambda: self._least_seconds):
             self._note()
             yield Candidate(space, layout, timeline, 0.0)
@@ -300,7 +304,8 @@ class Finder:
         subsets = [sorted(fastest[:count]) for count in self._subsets(numbers, fastest)]
         space = self._spaces.space(machines, subsets)
         found = [self._candidate(space, splits, 0.0) for splits in self._of_one_family(space)]
-        is_short = not all(candidate.fits for candidate in found)
+        least = min([self._least_seconds, *(candidate.seconds for candidate in found if candidate.fits)])
+        is_short = any(not candidate.fits and candidate.seconds < _HOPELESS * least for candidate in found)
         if is_short:
             limited = [space.within_memory(space.splits(candidate.layout)) for candidate in found]
             found += [self._candidate(space, splits, 0.0) for splits in limited if splits]
