@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from mtf_hetero._compat import mtf, tf
+from mtf_hetero._support import deadline
 from mtf_hetero._support.ops import constant, create, device_key, graph_cache, shared_value
 from mtf_hetero._support.sameness import function_key
 
@@ -66,6 +67,9 @@ def call_each(devices: Sequence[str], fn: Callable[..., T], calls: Sequence[Sequ
       fn: a function of tensors, or of other values, to a tensor or a structure of tensors.
       calls: the arguments for each processor.
 
+    Raises:
+      deadline.OutOfTimeError: a time limit has passed.
+
     Example:
       Slices of 42, 42 and 15 filters: the function is called for the first and the third. The second gets a copy of the
       first one's operations, on its own device and with its own inputs.
@@ -79,6 +83,7 @@ def call_each(devices: Sequence[str], fn: Callable[..., T], calls: Sequence[Sequ
     made: dict[Hashable, T] = {}
     users: dict[Hashable, list[int]] = {}
     for pnum, (device, call, kind) in enumerate(zip(devices, calls, kinds, strict=True)):
+        deadline.check()  # one operation on 64 slots may take 15 s: each draws its own part of a dropout's mask
         key = pnum if kind is None else (device, kind, *(id(x) for x in call if isinstance(x, tf.Tensor)))
         copy = copies.get(kind)
         if key not in made and copy is not None:

@@ -88,6 +88,7 @@ class Model:
         self.crowds, self.crowd = crowds, mesh_crowd(crowds)
         self._samples: dict[tuple, Sample] = {}
         self._messages: dict[tuple, transfers.Messages] = {}
+        self._residents: dict[Layout, Residents] = {}
         self._set_machines(machines)
 
     def _set_machines(self, machines: Machines) -> None:
@@ -96,15 +97,19 @@ class Model:
         self._alone = tuple(machine.alone() for machine in self.shown.devices)
         self._has_factors = any(machine.factors for machine in machines.devices)
         self._seconds: dict[tuple[mtf.Operation, tuple, frozenset], tuple[float, ...]] = {}
-        self._in_progress: dict[Layout, tuple[int, ...]] = {}
+        self._runs: dict[Layout, tuple[Timeline, tuple[int, ...]]] = {}
+        self._peaks: dict[tuple[Layout, tuple[int, ...]], tuple[int, ...]] = {}
 
     def on(self, machines: Machines, crowds: Sequence[Crowd] | None = None) -> "Model":
         """Return the model of the same step on other devices; without crowds, those of this model stay."""
         model = copy.copy(self)
         if crowds is None:
+            figures, own = machines.with_memory(None), self.machines.with_memory(None)
             model._set_machines(machines)
-            if machines.devices == self.machines.devices:  # other links alone
+            if figures.devices == own.devices:  # other links or limits alone
                 model._seconds = self._seconds
+            if figures == own:  # other limits alone
+                model._runs, model._peaks = self._runs, self._peaks
         else:
             model._enter(machines, tuple(crowds))
         return model
@@ -127,35 +132,43 @@ class Model:
         Raises:
           CannotSplitError: the layout splits what an operation needs whole.
         """
-        layout = self.priced(layout)
-        compute = functools.partial(self._compute_seconds, layout=layout)
-        if layout.emptied or layout.slots:
-            residents = self._residents(layout)
-            compute = functools.partial(self._present_seconds, layout=layout, residents=residents)
-        if not layout.slots:
-            return self._step.simulation.run(self.shown, compute, self.sent(layout))
-        turns = Turns(self._step.simulation, self.shown, layout, compute, self._find_messages(layout, None))
-        timeline, self._in_progress[layout] = turns.run()
-        return timeline
+        return self._run(self.priced(layout))[0]
 
-    def _residents(self, layout: Layout) -> Residents:
-        return self._step.part(self.operations).residents(layout)
+    def _run(self, layout: Layout) -> tuple[Timeline, tuple[int, ...]]:
+        """Return the step in a layout with exact sizes, and how many slots each device has in progress, if any."""
+        if layout not in self._runs:  # half of the layouts of a search are found in several ways
+            compute = functools.partial(self._compute_seconds, layout=layout)
+            if layout.emptied or layout.slots:
+                residents = self._find_residents(layout)
+                compute = functools.partial(self._present_seconds, layout=layout, residents=residents)
+            messages = self._find_messages(layout, None)
+            if layout.slots:
+                found = Turns(self._step.simulation, self.shown, layout, compute, messages).run()
+            else:
+                found = self._step.simulation.run(self.shown, compute, messages.sent), ()
+            self._runs[layout] = found
+        return self._runs[layout]
+
+    def _find_residents(self, layout: Layout) -> Residents:
+        if layout not in self._residents:
+            self._residents[layout] = self._step.part(self.operations).residents(layout)
+        return self._residents[layout]
 
     def slots_in_progress(self, layout: Layout) -> tuple[int, ...]:
         """Return how many slots each device has in progress, in a layout with exact sizes and slots."""
-        if layout not in self._in_progress:
-            self.timeline(layout)
-        return self._in_progress[layout]
+        return self._run(layout)[1]
 
     def bytes_held(self, layout: Layout) -> tuple[int, ...]:
         """Return the bytes that each device needs for a step, at its own worst moment unless devices are many."""
         sized, count = self._with_sizes(layout), len(self.machines.devices)
-        return (self._peaks_on if count <= EXACT else self.footprint.bytes_on)(sized, range(count))
+        return (self._peaks_on if count <= EXACT else self.footprint.bytes_on)(sized, tuple(range(count)))
 
-    def _peaks_on(self, sized: Layout, devices: Sequence[int]) -> tuple[int, ...]:
-        residents = self._residents(sized) if sized.emptied else None
-        in_progress = self.slots_in_progress(sized) if sized.slots else ()
-        return self.footprint.peaks_on(sized, devices, residents, in_progress)
+    def _peaks_on(self, sized: Layout, devices: tuple[int, ...]) -> tuple[int, ...]:
+        if (sized, devices) not in self._peaks:
+            residents = self._find_residents(sized) if sized.emptied else None
+            in_progress = self.slots_in_progress(sized) if sized.slots else ()
+            self._peaks[sized, devices] = self.footprint.peaks_on(sized, devices, residents, in_progress)
+        return self._peaks[sized, devices]
 
     def memory_use(self, layout: Layout) -> float:
         """Return the memory that a step needs over what there is, on the device that is most short of it."""

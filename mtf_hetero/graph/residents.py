@@ -38,6 +38,8 @@ class Residents:
         self._shared: set[mtf.Tensor] = set()  # those that are not computed everywhere: no rule says so
         if not layout.emptied:
             return
+        # Whether a dimension of an operation is split; the loop below would ask so in each of its rounds
+        self._partial = {op for op in operations if layout.splits(*(x.shape.dims for x in (*op.inputs, *op.outputs)))}
         self._inside = {op for outer in operations for op in within([outer]) if op is not outer}
         before = None
         while before != self._held:  # an update wants what its variable does, which is read before it
@@ -112,7 +114,7 @@ class Residents:
     def _want_inputs(self, op: mtf.Operation) -> None:
         if op in self._inside or hasattr(op, "blocks") or isinstance(op, mtf.WhileLoopOperation):
             wanting = self._all
-        elif self._is_partial(op):
+        elif op in self._partial:
             wanting = self._join(self._having([y]) for y in op.outputs)
             wanting &= self._having(op.inputs) if is_contraction(op) else self._all
         else:
@@ -124,10 +126,6 @@ class Residents:
             return
         for x in op.inputs:
             self._want(x, wanting & self._having([x]))
-
-    def _is_partial(self, op: mtf.Operation) -> bool:
-        """Return whether a dimension of the operation is split."""
-        return self._layout.splits(*(tensor.shape.dims for tensor in (*op.inputs, *op.outputs)))
 
     def _want(self, tensor: mtf.Tensor, mask: int) -> None:
         self._wanted[tensor] = self._wanted.get(tensor, 0) | mask
@@ -143,7 +141,7 @@ class Residents:
                     self._hold(variable, self._computing.get(value, self._all))
         elif isinstance(op, mtf.Variable):
             self._computing[op.outputs[0]] = self._held[op] or self._all
-        elif self._is_partial(op):
+        elif op in self._partial:
             is_sum = is_contraction(op) or self._having(op.outputs) == self._all
             self._computing |= dict.fromkeys(op.outputs, (is_sum and self._having(op.inputs)) or self._all)
         elif op not in self._inside:

@@ -13,7 +13,8 @@ from mtf_hetero.cost.kinds import EFFICIENCY
 from mtf_hetero.cost.links import LINKS, parse_link
 from mtf_hetero.cost.machines import Machines
 from mtf_hetero.planner import fitting, left_out, show, verdict
-from mtf_hetero.planner.finding import Progress, TooSlowError, report_nothing
+from mtf_hetero.planner.errors import TooSlowError
+from mtf_hetero.planner.finding import Progress, report_nothing
 from mtf_hetero.planner.objective import FASTEST, Objective
 from mtf_hetero.planner.plan import LeftOut, Plan
 from mtf_hetero.planner.planning import Planner

@@ -19,7 +19,6 @@ from typing import TypeAlias
 from mtf_hetero._compat import mtf
 from mtf_hetero._support import deadline
 from mtf_hetero._support.deadline import OutOfTimeError
-from mtf_hetero._support.units import seconds_text
 from mtf_hetero.cost.machines import Machines
 from mtf_hetero.cost.sample import EXACT
 from mtf_hetero.cost.timeline import Timeline
@@ -27,6 +26,7 @@ from mtf_hetero.layout import CannotSplitError, Layout
 from mtf_hetero.planner import search
 from mtf_hetero.planner import space as space_lib
 from mtf_hetero.planner.candidate import Candidate
+from mtf_hetero.planner.errors import TooLargeError, TooSlowError
 from mtf_hetero.planner.objective import FASTEST, TIME, Objective
 from mtf_hetero.planner.plan import Plan
 from mtf_hetero.planner.refine import EVALUATIONS, Sizes, refine
@@ -34,7 +34,6 @@ from mtf_hetero.planner.slotted import MOST_DEVICES, Slotted
 from mtf_hetero.planner.space import WHOLE, Menus, Space, Split, Splits
 from mtf_hetero.planner.spaces import Spaces
 from mtf_hetero.planner.subsets import Subset, Subsets
-from mtf_hetero.planner.verdict import names_text
 
 # Of a second of messages that no product awaits: as much of it as the links are busy is sent beside the computation.
 # At its full price, single layers are computed by one device although the sums of all would cost nothing.
@@ -44,41 +43,13 @@ _FAMILIES = 6  # that are tried alone
 _PAIRED = 3  # families of which two are tried together, one over each mesh axis
 _NEAR = 1.25  # times as long as the best plan: two families on a mesh of two axes for which that is searched
 _CLOSE = 1.05  # times as long as the best plan: one on a mesh of another kind whose sizes are corrected too
+_HOPELESS = 2.0  # times as long as the best plan: a layout that is not searched by memory where it does not fit
 _LIKELY = 2  # numbers of devices that are searched, if these are many
 _KINDS = 4  # of many devices, up to which each kind ends a subset
 _LEAST_GAIN = 1e-6  # of a bound, as a fraction: less is rounding
 _seconds = operator.attrgetter("seconds")
 ROWS, COLUMNS = "rows", "columns"
 Progress: TypeAlias = Callable[[int, float], None]
-
-
-class TooLargeError(search.NoAssignmentError):
-    """No layout keeps to the devices' memory.
-
-    Args:
-      nearest: the plan that was looked at whose device most short of memory lacks least.
-    """
-
-    def __init__(self, nearest: Plan) -> None:
-        super().__init__("no layout of the step fits the devices' memory")
-        self.nearest = nearest
-
-
-class TooSlowError(search.NoAssignmentError):
-    """No layout keeps to the limit of seconds.
-
-    Args:
-      fastest: the fastest plan.
-      objective: with the limit.
-    """
-
-    def __init__(self, fastest: Plan, objective: Objective) -> None:
-        takes, devices = seconds_text(fastest.seconds), names_text(fastest.devices)
-        super().__init__(
-            f"most_seconds is {objective.most_seconds:g}, but the fastest layout takes {takes} per step, on {devices}; "
-            f"give {_rounded_up(fastest.seconds):g} or more, or add devices"
-        )
-        self.fastest = fastest
 
 
 def _between(best: int, tried: Sequence[int]) -> set[int]:
@@ -90,12 +61,6 @@ def _between(best: int, tried: Sequence[int]) -> set[int]:
     """
     near = [1, *tried][tried.index(best) :][:3]
     return {(one + other) // 2 for one, other in itertools.pairwise(near)} - {1}
-
-
-def _rounded_up(seconds: float) -> float:
-    """Return seconds with three digits that are no fewer."""
-    unit = 10.0 ** (math.floor(math.log10(seconds)) - 2)
-    return math.ceil(seconds / unit) * unit
 
 
 def report_nothing(count: int, seconds: float) -> None:
@@ -270,10 +235,12 @@ class Finder:
 
     def _in_slots(self, numbers: Sequence[int]) -> Iterator[Candidate]:
         """Generate layouts with slots on devices in this order."""
-        model = self._spaces.unsampled_model(self._machines.only(numbers))
-        space = Space(model)
-        slotted = Slotted(model, is_short=self._is_short)
-        for layout, timeline in slotted.list_fast(lambda: self._as_good(self._best, model.machines)):
+        machines = self._machines.only(numbers)
+        if len(numbers) == 1 and any(names == machines.names for names, _ in self._fitting):
+            return  # parts of a batch save one device no time
+        space = self._spaces.space(machines)
+        slotted = Slotted(space.model, is_short=self._is_short)
+        for layout, timeline in slotted.list_fast(lambda: self._as_good(self._best, machines)):
             self._note()
             yield Candidate(space, layout, timeline, 0.0)
 
@@ -281,11 +248,11 @@ class Finder:
         """Return the different candidates that a search finds at each of the prices; none if none is allowed."""
         found: dict[Layout, Candidate] = {}
         with contextlib.suppress(search.NoAssignmentError):
-            for price in _PRICES:
-                tables = space.tables(menus, price)
+            limits = space.limits(menus)
+            for tables in space.tables(menus, _PRICES):
                 deadline.check()
                 seconds = min(self._seconds, deadline.seconds_left())
-                solution = search.minimize(tables, space.limits(menus), seconds=seconds)
+                solution = search.minimize(tables, limits, seconds=seconds)
                 splits = {name: menus[name][i - 1] for name, i in solution.assignment.items() if i != WHOLE}
                 if (layout := space.layout(splits)) not in found:
                     found[layout] = self._candidate(space, splits, solution.gap)
@@ -358,17 +325,23 @@ class Finder:
         subsets = [sorted(fastest[:count]) for count in self._prefixes(numbers, fastest)]
         space = self._spaces.space(machines, subsets)
         found = [self._candidate(space, splits, 0.0) for splits in self._of_one_family(space)]
-        is_short = not all(candidate.fits for candidate in found)
+        least = min(
+            [self._as_good(self._best, machines), *(candidate.seconds for candidate in found if candidate.fits)]
+        )
+        is_short = any(not candidate.fits and candidate.seconds < _HOPELESS * least for candidate in found)
         if is_short:
             limited = [space.within_memory(space.splits(candidate.layout)) for candidate in found]
             found += [self._candidate(space, splits, 0.0) for splits in limited if splits]
         used: Mapping[str, Sequence[mtf.Operation]] | None = None
+        menus: Menus | None = None
         with contextlib.suppress(OutOfTimeError):
             for _ in range(_ROUNDS):
-                menus = space.menus(subsets, used)
+                before, menus = menus, space.menus(subsets, used)
+                if menus == before:
+                    break
                 searched = self._searched(space, space.with_memory(menus) if is_short else menus)
-                before, found = min(map(_seconds, found), default=math.inf), [*found, *searched]
-                if not searched or (used is not None and min(map(_seconds, searched)) >= before):
+                least, found = min(map(_seconds, found), default=math.inf), [*found, *searched]
+                if not searched or (used is not None and min(map(_seconds, searched)) >= least):
                     break
                 used = space.operations_split(space.splits(min(searched, key=_seconds).layout))
         return found

@@ -16,7 +16,8 @@ from mtf_hetero._support import deadline
 from mtf_hetero._support.units import bytes_text
 from mtf_hetero.cost import memory
 from mtf_hetero.cost.machines import Machines
-from mtf_hetero.planner.finding import Progress, TooLargeError, report_nothing
+from mtf_hetero.planner.errors import TooLargeError
+from mtf_hetero.planner.finding import Progress, report_nothing
 from mtf_hetero.planner.left_out import Search
 from mtf_hetero.planner.objective import FASTEST, Objective
 from mtf_hetero.planner.outline import name_ranges
@@ -215,7 +216,8 @@ def _scaled(batch_size: int, plan: Plan, machines: Machines) -> int:
     """Return a smaller batch size that the devices have the memory for, by a plan for a larger one.
 
     The memory of a step is a constant, about the parameters on each device, and a multiple of the batch size. Devices
-    that split the batch have it together. A stage of a pipeline leaves nothing to another one.
+    that split the batch have it together. With slots, each device needs the memory for its own part: the search sizes
+    the slots by speed alone, so a device that is short of memory leaves nothing to another one.
     """
     limits = [machine.memory_bytes or math.inf for machine in machines.by_name(plan.devices).devices]
     parameters, pairs = int(plan.provenance["parameters_bytes"]), [*zip(limits, plan.memory_bytes, strict=True)]

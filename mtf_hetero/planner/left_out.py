@@ -15,7 +15,7 @@ from mtf_hetero._compat import mtf
 from mtf_hetero._support import deadline
 from mtf_hetero._support.deadline import OutOfTimeError
 from mtf_hetero.cost.machines import Link, Machines
-from mtf_hetero.planner.finding import TooSlowError
+from mtf_hetero.planner.errors import TooSlowError
 from mtf_hetero.planner.objective import FASTEST, Objective
 from mtf_hetero.planner.outline import name_ranges
 from mtf_hetero.planner.plan import BANDWIDTH, SPEED, LeftOut, Plan, Threshold

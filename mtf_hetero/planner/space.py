@@ -86,25 +86,31 @@ class Space:
         axes = ((name, layout.axis_of(name), sizes) for name, sizes in layout.sizes)
         return {name: Split(axis, sizes) for name, axis, sizes in axes if axis is not None}
 
-    def tables(self, menus: Menus, price: float = 1.0) -> list[Table]:
-        """Return one table per scope; names without a menu stay whole.
+    def tables(self, menus: Menus, prices: Sequence[float]) -> list[list[Table]]:
+        """Return one table per scope, for each price; names without a menu stay whole.
 
         Args:
           menus: {name: ways to split it}.
-          price: of a second of messages that no product awaits.
+          prices: of a second of messages that no product awaits.
         """
-        costs: dict[tuple[str, ...], np.ndarray] = {}
+        allowed: dict[tuple[str, ...], list[tuple[tuple[int, ...], Splits]]] = {}
+        costs: dict[tuple[str, ...], np.ndarray] = {}  # a row for each allowed combination, with all prices
         for unit in self.model.families.units:
             scope = tuple(name for name in unit.names if menus.get(name))
             if scope not in costs:
-                costs[scope] = np.full([1 + len(menus[name]) for name in scope], np.inf)
-                for places in self._allowed(scope, menus):
-                    costs[scope][places] = 0.0
-            for places in np.argwhere(np.isfinite(costs[scope])):
-                splits = {name: menus[name][i - 1] for name, i in zip(scope, places, strict=True) if i != WHOLE}
-                between, beside = self._unit_seconds(unit, splits)
-                costs[scope][tuple(places)] += between + price * beside
-        return [Table(scope, table) for scope, table in costs.items()]
+                allowed[scope] = list(self._allowed(scope, menus))
+                costs[scope] = np.zeros([len(allowed[scope]), len(prices)])
+            rows = np.flatnonzero(np.isfinite(costs[scope]).all(axis=1))
+            seconds = np.array([self._unit_seconds(unit, allowed[scope][row][1]) for row in rows]).reshape(-1, 2)
+            costs[scope][rows] += seconds[:, :1] + seconds[:, 1:] * np.asarray(prices)
+        found: list[list[Table]] = [[] for _ in prices]
+        for scope, of_prices in costs.items():
+            for tables, column in zip(found, of_prices.T, strict=True):
+                table = np.full([1 + len(menus[name]) for name in scope], np.inf)
+                for (places, _), cost in zip(allowed[scope], column, strict=True):
+                    table[places] = cost
+                tables.append(Table(scope, table))
+        return found
 
     def _unit_seconds(self, unit: Unit, splits: Splits) -> tuple[float, float]:
         """Return the seconds of a unit in two parts, kept for those that are alike: a network repeats its layers."""
@@ -113,8 +119,8 @@ class Space:
             self._costs[key] = self.model.parts_of_seconds(unit.operations, self.layout(splits))
         return self._costs[key]
 
-    def _allowed(self, scope: Sequence[str], menus: Menus) -> Iterator[tuple]:
-        """Generate the combinations of choices in which no tensor is split twice over one mesh axis."""
+    def _allowed(self, scope: Sequence[str], menus: Menus) -> Iterator[tuple[tuple[int, ...], Splits]]:
+        """Generate the combinations of choices in which no tensor is split twice over one mesh axis, as splits too."""
         conflicts = self.model.families.conflicts
 
         def conflict(name: str, choice: int, other: str, i: int) -> bool:
@@ -130,7 +136,8 @@ class Space:
                 for choice in range(1 + len(menus[name]))
                 if choice == WHOLE or not any(conflict(name, choice, other, i) for i, other in zip(places, scope))
             ]
-        yield from partial
+        for places in partial:
+            yield places, {name: menus[name][i - 1] for name, i in zip(scope, places, strict=True) if i != WHOLE}
 
     def limits(self, menus: Menus) -> list[Limit]:
         """Return the memory of the devices that have a limit, as sums of tables over the names of these menus."""

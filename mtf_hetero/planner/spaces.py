@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from mtf_hetero._compat import mtf
 from mtf_hetero.cost.machines import Machines, device_kinds
 from mtf_hetero.cost.model import AXIS, Model
-from mtf_hetero.cost.sample import crowd_by_kind, crowds_by_kind, crowds_for, unsampled
+from mtf_hetero.cost.sample import crowd_by_kind, crowds_by_kind, crowds_for
 from mtf_hetero.layout import Layout
 from mtf_hetero.planner.space import MeshShape, Space
 
@@ -35,10 +35,6 @@ class Spaces:
     def model_for(self, machines: Machines, layout: Layout, subsets: Sequence[Collection[int]] = ()) -> Model:
         """Return the cost model for one layout with exact sizes; see `cost.sample.crowds_for`."""
         return self.model(machines).on(machines, crowds_for(machines, layout, subsets))
-
-    def unsampled_model(self, machines: Machines) -> Model:
-        """Return the cost model with each device priced by itself."""
-        return self.model(machines).on(machines, (unsampled(len(machines.devices)),))
 
     def space(self, machines: Machines, subsets: Sequence[Sequence[int]] = (), shape: MeshShape | None = None) -> Space:
         """Return the layouts on some devices, which share all that the figures do not change.

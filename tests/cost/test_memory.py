@@ -11,7 +11,7 @@ from tiers import given_in_tiers
 
 import mtf_hetero
 from mtf_hetero import mtf, tf
-from mtf_hetero._support import cores
+from mtf_hetero._support import cores, deadline
 from mtf_hetero._support.graphs import operations_to_run
 from mtf_hetero.cli.train import program as network
 from mtf_hetero.cluster import LocalCluster, worker
@@ -328,6 +328,8 @@ def test_a_layout_with_slots_has_an_estimate_for_each_device():
     assert [estimate.weights for estimate in memory.estimate_layout(build, layout)] == [80, 80]
     idle = mtf_hetero.Layout("all:2", "batch:all", sizes={"batch": [8, 0]})
     assert memory.estimate_layout(build, idle)[1].weights == 0
+    with deadline.within(0.0), pytest.raises(deadline.OutOfTimeError):
+        memory.estimate_layout(build, layout)
 
 
 def test_what_tensorflow_itself_takes():

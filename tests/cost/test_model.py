@@ -59,6 +59,16 @@ def test_other_devices_share_the_step(graph):
     assert Model(graph, PAIR).on(three, model.crowds).seconds(thirds) == model.seconds(thirds)
 
 
+def test_a_layout_is_predicted_once_for_all_limits_of_memory(graph):
+    model = Model(graph, PAIR)
+    whole, slots = Layout("all:2", "batch:all"), Layout("all:4", "batch:all", slots={"all": [2, 2]})
+    for layout in map(model.exact, (whole, slots)):
+        predicted = model.timeline(layout)
+        assert model.on(PAIR.with_memory({"a": 1e6})).timeline(layout) is predicted
+        other = Machines(PAIR.devices, Link(1e-6, 1e10))
+        assert model.on(other).timeline(layout) == Model(graph, other).timeline(layout) != predicted
+
+
 def test_what_cannot_be_split_takes_forever():
     with tf.Graph().as_default():
         graph = mtf.Graph()

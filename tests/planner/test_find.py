@@ -119,6 +119,40 @@ def test_sizes_follow_the_memory_where_those_of_the_speeds_do_not_fit(monkeypatc
     assert pipeline.seconds < 0.9 * by_memory.seconds
 
 
+def test_sizes_by_memory_are_not_searched_for_slow_layouts(monkeypatch):
+    """The batch fits; the units, of which a split takes more than twice as long, do not."""
+    with tf.Graph().as_default():
+        graph, *_ = step(batch=4096)
+        whole = find(graph, Machines((FAST,))).memory_bytes[0]
+        machines = Machines((FAST, SLOW), LINKS["fast link"]).with_memory({"slow": 0.4 * whole})
+        with monkeypatch.context() as patched:
+            patched.setattr(finding, "_HOPELESS", np.inf)
+            thorough = find(graph, machines)
+        monkeypatch.setattr(Space, "with_memory", None)
+        assert find(graph, machines) == thorough
+        with pytest.raises(TypeError):
+            find(graph, machines.with_memory({"slow": 0.2 * whole}))
+
+
+def test_parts_of_a_batch_are_not_tried_on_one_device_that_holds_all(monkeypatch):
+    tried = []
+
+    class Recorded(finding.Slotted):
+        def __init__(self, model, **options):
+            tried.append(model.machines.names)
+            super().__init__(model, **options)
+
+    monkeypatch.setattr(finding, "Slotted", Recorded)
+    with tf.Graph().as_default():
+        graph, *_ = step(batch=4096)
+        whole = find(graph, Machines((FAST,))).memory_bytes[0]
+        machines = Machines((FAST, SLOW), LINKS["fast link"])
+        for fast, expected in ((1.1, [("fast", "slow")]), (0.5, [("fast",), ("fast", "slow")])):
+            tried.clear()
+            find(graph, machines.with_memory({"fast": fast * whole, "slow": 0.45 * whole}))
+            assert tried == expected
+
+
 def test_one_volume_is_divided_along_its_depth():
     with tf.Graph().as_default():
         feed = oracle.Feed(mtf.Mesh(mtf.Graph(), "mesh"), tf.float32)
@@ -218,6 +252,6 @@ def test_sums_that_no_product_awaits_are_sent_beside_the_computation(monkeypatch
     assert found.seconds < 0.97 * find(graph, machines).seconds
     space = Space(Model(graph, machines))
     menus = space.menus()
-    pairs = list(zip(space.tables(menus, 0.0), space.tables(menus), strict=True))
+    pairs = list(zip(*space.tables(menus, [0.0, 1.0]), strict=True))
     assert all((free.costs <= full.costs).all() for free, full in pairs)
     assert any((free.costs < full.costs).any() for free, full in pairs)

@@ -49,7 +49,7 @@ def test_the_search_is_as_good_as_trying_all(seed):
         menus = {name: splits for name, splits in space.menus().items() if splits}
         names = list(menus)[:6]
         menus = {name: menus[name] for name in names}
-        found = search.minimize(space.tables(menus))
+        found = search.minimize(*space.tables(menus, [1.0]))
         best = math.inf
         for choices in itertools.product(*([None, *menus[name]] for name in names)):
             sizes = {name: choice for name, choice in zip(names, choices, strict=True) if choice is not None}

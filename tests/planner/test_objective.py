@@ -13,7 +13,7 @@ from mtf_hetero.cost.devices_file import parse_devices
 from mtf_hetero.cost.links import Link
 from mtf_hetero.cost.machines import Machine, Machines
 from mtf_hetero.planner import answering, fitting, left_out, verdict
-from mtf_hetero.planner.finding import TooSlowError
+from mtf_hetero.planner.errors import TooSlowError
 from mtf_hetero.planner.fitting import ShortOfMemoryError, find_fitting
 from mtf_hetero.planner.objective import COST, FASTEST, Objective
 from mtf_hetero.planner.planning import Planner

@@ -110,7 +110,7 @@ def test_results(graph):
 
 
 def test_ends_of_runs_are_moved_as_long_as_that_helps(graph):
-    model = Planner(graph).unsampled_model(machines(3, 1, 1))
+    model = Planner(graph).space(machines(3, 1, 1)).model
     found = list(Slotted(model, is_short=False).list_fast(lambda: 1e9))
     assert len({layout for layout, _ in found}) == len(found)  # none is predicted twice
     of_devices: dict[tuple, list[float]] = {}  # {which device has the first layer and the last one: seconds}
@@ -158,7 +158,7 @@ def test_layers_of_many_weights_wait_for_all_parts():
     with tf.Graph().as_default():
         graph = train(heavy_program)
     slow_memory = [dataclasses.replace(each, bytes_per_second=6e4) for each in machines(1, 1).devices]
-    model = Planner(graph).unsampled_model(Machines(tuple(slow_memory), SLOW))
+    model = Planner(graph).space(Machines(tuple(slow_memory), SLOW)).model
     found = {layout: timeline.seconds for layout, timeline in Slotted(model, is_short=False).list_fast(lambda: 1e9)}
     best = min(found, key=found.__getitem__)
     sizes = {name: [size for size in sizes if size] for name, sizes in best.sizes}

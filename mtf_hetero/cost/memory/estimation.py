@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from mtf_hetero._compat import mtf, tf
-from mtf_hetero._support import cores, garbage, graphs, tables
+from mtf_hetero._support import cores, deadline, garbage, graphs, tables
 from mtf_hetero.cost.memory import executor, liveness
 from mtf_hetero.cost.memory import graph as memory_graph
 from mtf_hetero.cost.memory.graph import GRADIENTS, OPTIMIZER, WEIGHTS
@@ -111,6 +111,9 @@ def estimate_layout(build: Callable[[], mtf.Graph], layout: Layout) -> tuple[Est
     Args:
       build: builds a training step in TensorFlow's default graph, a new one, and returns its mtf.Graph.
       layout: the Layout.
+
+    Raises:
+      deadline.OutOfTimeError: a time limit has passed.
     """
     places = [f"/job:worker/task:{number}/device:CPU:0" for number in range(layout.device_count)]
     with tf.Graph().as_default():
@@ -120,7 +123,9 @@ def estimate_layout(build: Callable[[], mtf.Graph], layout: Layout) -> tuple[Est
             return ()
         lowering = Lowering(graph, {updates[0].mesh: UnevenMeshImpl.from_layout(layout, places)})
         step = [lowering.lowered_operation(op) for op in updates]
+        deadline.check()
         traffic.arrange(step)
+        deadline.check()
         estimates = estimate(lowering, step)
     return tuple(estimates[place] for place in places)
 
