@@ -39,7 +39,7 @@ class _Way:
     Args:
       groups: the devices of each run.
       ends: the number of the name after the last one of each run but the last.
-      slots: of each device.
+      slots: of each device; 1: the runs are placed, and nothing is computed in parts.
       joint: the number of last names of which each device has its part in one slot.
     """
 
@@ -101,9 +101,13 @@ class Slotted:
         if joint is not best:
             best = joint
             yield best[1:]
-        fits, saves_time = self._fits(best), len(groups) > 1
+        fits, saves_time, plain = self._fits(best), len(groups) > 1, best
+        if saves_time:  # where steps are short, each part more costs its operations' launches
+            plain = self._predict(_Way(groups, ends, slots=1))
+            yield plain[1:]
         are_joined = min(self._model.slots_in_progress(best.layout)) >= _FIRST  # no slot frees its memory
-        if best.timeline.seconds > _NEAR * least_seconds() or (are_joined and not (fits and saves_time)):
+        least = min(map(_seconds, (best, plain)))
+        if least > _NEAR * least_seconds() or (are_joined and not (fits and saves_time)):
             return
         for slots in (*[_FEWER] * fits, *_MORE * (saves_time or not fits)):
             found = self._predict(dataclasses.replace(best.way, slots=slots))
@@ -113,6 +117,7 @@ class Slotted:
             if slots > _FIRST and self._fits(found):
                 fits = True
                 break
+        best = min(best, plain, key=_seconds)
         for _ in range(_MOVES * fits):
             tried = [self._predict(dataclasses.replace(best.way, ends=moved)) for moved in self._moved(best.way.ends)]
             found = min(tried, key=_seconds, default=best)
@@ -162,7 +167,8 @@ class Slotted:
             count = 1 if number >= len(self._names) - way.joint else way.slots
             sizes[name] = [part for device in devices for part in _divide(own.get(device, 0), way.slots, count)]
         rules = [(name, AXIS) for name in self._names]
-        return Layout([(AXIS, way.slots * len(devices))], rules, (), sizes, {AXIS: [way.slots] * len(devices)})
+        slots = {AXIS: [way.slots] * len(devices)} if way.slots > 1 else {}
+        return Layout([(AXIS, way.slots * len(devices))], rules, (), sizes, slots)
 
 
 def _seconds(found: _Found) -> float:

@@ -122,7 +122,7 @@ def test_what_does_not_fit_says_which_batch_does(model, batch):
 
 @pytest.mark.full
 def test_a_program_that_people_write_is_planned():
-    assert re.match(r"(Use|Split over) .* per step", planned_programs.verdict("vision/mnist_convnet"))
+    assert re.match(r"(Use|Split over|Pipeline of) .* per step", planned_programs.verdict("vision/mnist_convnet"))
 
 
 PARTS = 6  # of a third of the programs, each a process, whose memory grows with each program
@@ -137,4 +137,4 @@ def test_programs_that_people_write_are_planned(part):
     assert found.returncode == 0, found.stderr
     lines = found.stdout.splitlines()
     assert len(lines) >= 9
-    assert [line for line in lines if not re.search(r": (Use|Split over) .* per step", line)] == []
+    assert [line for line in lines if not re.search(r": (Use|Split over|Pipeline of) .* per step", line)] == []

@@ -160,10 +160,19 @@ def test_layers_of_many_weights_wait_for_all_parts():
     slow_memory = [dataclasses.replace(each, bytes_per_second=6e4) for each in machines(1, 1).devices]
     model = Planner(graph).space(Machines(tuple(slow_memory), SLOW)).model
     found = {layout: timeline.seconds for layout, timeline in Slotted(model, is_short=False).list_fast(lambda: 1e9)}
-    best = min(found, key=found.__getitem__)
+    best = min((layout for layout in found if layout.slots), key=found.__getitem__)
     sizes = {name: [size for size in sizes if size] for name, sizes in best.sizes}
     assert sizes["last/batch"] == [BATCH] and len(sizes["layer0/batch"]) > 1
     oracle.check(heavy_program, best, kinds=(oracle.MIXED,))
+
+
+def test_runs_are_placed_without_parts_where_launches_take_the_time(graph):
+    """Each part more would cost the launch of each operation once more."""
+    launches = [dataclasses.replace(each, operation_seconds=1.0) for each in machines(1e6, 1e6).devices]
+    model = Planner(graph).space(Machines(tuple(launches), FAST)).model
+    found = {layout: timeline.seconds for layout, timeline in Slotted(model, is_short=False).list_fast(lambda: 1e9)}
+    best = min(found, key=found.__getitem__)
+    assert not best.slots and {tuple(map(bool, sizes)) for _, sizes in best.sizes} == {(True, False), (False, True)}
 
 
 def test_what_a_plan_says(graph):
