@@ -82,9 +82,9 @@ def test_the_table(explained):
 @pytest.mark.full
 def test_layers_that_share_the_batch_cannot_change_alone():
     convolutions = [keras.layers.Conv2D(8, 3, activation="relu"), keras.layers.Conv2D(8, 3)]
-    model = keras.Sequential([keras.Input((16, 16, 3)), *convolutions])
+    model = keras.Sequential([keras.Input((64, 64, 3)), *convolutions])
     model.compile(loss="mse")
-    images = tf.TensorSpec([32, 16, 16, 3]), tf.TensorSpec([32, 12, 12, 8])
+    images = tf.TensorSpec([256, 64, 64, 3]), tf.TensorSpec([256, 60, 60, 8])
     planned = mtf_hetero.plan(model, images, devices="2 x V100", link="nvlink")
     layers = explain(planned.graph, planned.machines, planned.plan)
     assert [layer.chosen for layer in layers] == ["batch", "batch"]
