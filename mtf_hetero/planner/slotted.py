@@ -127,15 +127,16 @@ class Slotted:
             yield best[1:]
 
     def _with_joint(self, best: _Found) -> _Found:
-        """Return the way with as many joint names as make the step shorter; they must not need too much memory."""
-        fits, total = self._fits(best), math.fsum(self._work)
-        for joint in range(1, len(self._names)):
-            if self._work[-joint] < _LIGHT * total:
+        """Return the way with joint names if that makes the step shorter; they must not need too much memory."""
+        fits, total, joint = self._fits(best), math.fsum(self._work), 1
+        while joint < len(self._names):
+            if math.fsum(self._work[-joint:]) < _LIGHT * total:
+                joint += 1
                 continue
             found = self._predict(dataclasses.replace(best.way, joint=joint))
             if _seconds(found) >= _seconds(best) or (fits and not self._fits(found)):
                 break
-            best = found
+            best, joint = found, 2 * joint  # a deep network has tens of names, and each prediction takes a second
         return best
 
     def _fits(self, found: _Found) -> bool:
