@@ -26,7 +26,7 @@ from mtf_hetero._support import loading
 from mtf_hetero._support.schema import Many, Number, OrWords, Record, Table, Text
 from mtf_hetero.cost.kinds import EFFICIENCY, KINDS, KindName
 from mtf_hetero.cost.links import LINK_FIELDS, LINK_VALUE, LINKS, RATE, SECONDS, Link
-from mtf_hetero.cost.machines import LINK, Machine, Machines
+from mtf_hetero.cost.machines import FACTORS, LINK, Machine, Machines
 
 _PEAKS = MappingProxyType(  # {entry: (the rate of which it is a peak, the part that a step reaches)}
     {
@@ -49,7 +49,6 @@ _NUMBERS: Mapping[str, Number] = {  # of a Machine
     "granule": Number(integer=True, least=1, most=1e6, of_text=True),
     "price_per_hour": Number(least=0, of_text=True),
 }
-_FACTORS = ("factors", "moved_factors")
 _DEVICE = {
     "name": Text(least=1, of_number=True),
     "kind": KindName(),
@@ -57,7 +56,7 @@ _DEVICE = {
     "count": Number(integer=True, least=1, most=MOST_DEVICES),
     **_NUMBERS,
     **dict.fromkeys(_PEAKS, RATE),
-    **dict.fromkeys(_FACTORS, Table(Number(least=0, most=1e6, of_text=True), "an object, {kind of operation: factor}")),
+    **dict.fromkeys(FACTORS, Table(Number(least=0, most=1e6, of_text=True), "an object, {kind of operation: factor}")),
 }
 _ENDS = {"from": Text(least=1, of_number=True), "to": Text(least=1, of_number=True)}
 
@@ -188,7 +187,7 @@ def _devices(number: int, entry: Entry) -> list[tuple[str, Entry]]:
             "memory_bytes": kind.memory_bytes,
         }
     fields |= _reached(entry, f"devices[{number}]")
-    fields |= {name: entry[name] for name in (*_NUMBERS, *_FACTORS) if name in entry}
+    fields |= {name: entry[name] for name in (*_NUMBERS, *FACTORS) if name in entry}
     if missing := [name for name in ("flops_per_second", "bytes_per_second") if name not in fields]:
         raise ValueError(f"devices[{number}] has no {missing[0]}; give it, or peak_{missing[0]}, or a kind")
     name = entry.get("name", entry.get("kind", "device"))

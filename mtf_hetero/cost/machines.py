@@ -7,7 +7,7 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from mtf_hetero.cost.links import Link, is_number
 
 _LAUNCH_SECONDS = 1e-5
-_OF_KINDS = ("factors", "moved_factors")  # fields of a Machine: tables of kinds of operations
+FACTORS = ("factors", "moved_factors")  # fields of a Machine: tables of kinds of operations
 _SECONDS_PER_HOUR = 3600
 LINK = Link(5e-5, 1e9)  # ten gigabits a second, if nobody names another one
 
@@ -175,9 +175,9 @@ def device_kinds(machines: Machines, subsets: Iterable[Collection[int]]) -> list
     subsets = [frozenset(subset) for subset in subsets]
     kinds: list[Hashable] = []
     for number, machine in enumerate(machines.devices):
-        others = ("name", "price_per_hour", *_OF_KINDS)
+        others = ("name", "price_per_hour", *FACTORS)
         figures = tuple(getattr(machine, f.name) for f in dataclasses.fields(machine) if f.name not in others)
-        factors = tuple(tuple(sorted(getattr(machine, name).items())) for name in _OF_KINDS)
+        factors = tuple(tuple(sorted(getattr(machine, name).items())) for name in FACTORS)
         own = machine.name if machine.name in named else ""
         is_in = tuple(number in subset for subset in subsets)
         kinds.append((figures, factors, own, is_in))

@@ -4,8 +4,8 @@ import collections
 import itertools
 import re
 import statistics
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 from mtf_hetero._compat import mtf
 from mtf_hetero._support.alike import is_cpu
@@ -22,6 +22,7 @@ DEFAULT_RATE = 1e10  # where no operation of a kind was seen
 # Of the bytes of a product on a CPU, over the factor of its arithmetic: most of what others move is in a cache
 _TYPICAL = 4.0
 _PROCESSOR = re.compile(r"/parallel_(\d+)/")  # in the name of an operation of one processor
+_Measured: TypeAlias = tuple[mtf.Operation, int, int, float]  # its floating-point operations, bytes and seconds
 
 
 class Traced(NamedTuple):
@@ -59,17 +60,17 @@ def find_rates(traced: Traced, small: Traced | None = None) -> Rated:
       small: a much smaller part, which says how much of a product's time is for the bytes that it moves; None: a
         typical part is.
     """
-    seconds = operation_seconds(*traced)
+    measured = _measure(traced)
     spent = {True: [0.0, 0.0], False: [0.0, 0.0]}  # {is it a contraction: [amount, seconds]}
-    for op, (flops, moved) in _amounts(traced).items():
+    for op, flops, moved, seconds in measured:
         of_class = spent[is_contraction(op)]
         of_class[0] += flops if is_contraction(op) else moved
-        of_class[1] += seconds.get(op, 0.0)
+        of_class[1] += seconds
     flops_per_second, bytes_per_second = (
         amount / taken if amount and taken else DEFAULT_RATE for amount, taken in spent.values()
     )
     plain = Machine("rates", flops_per_second, bytes_per_second)
-    kinds, smaller = _sum_up(traced, plain), {} if small is None else _sum_up(small, plain)
+    kinds, smaller = _sum_up(measured, plain), {} if small is None else _sum_up(_measure(small), plain)
     typical = _TYPICAL if is_cpu(traced.trial.devices[traced.trial.layout.places[traced.pnum]]) else 1.0
     factors, moved_factors = {}, {}
     for key, kind in kinds.items():
@@ -99,17 +100,19 @@ def _fit(large: _Kind, small: _Kind | None, typical: float) -> tuple[float, floa
     return factor / determinant, moved_factor / determinant
 
 
-def _amounts(traced: Traced) -> dict[mtf.Operation, tuple[int, int]]:
+def _measure(traced: Traced) -> list[_Measured]:
+    """Return the work and the seconds of each operation of a processor."""
     trial, _, pnum = traced
-    return {op: work.of_operation(op, trial.layout, pnum) for op in live_operations(trial.graph)}
+    seconds, operations = operation_seconds(*traced), live_operations(trial.graph)
+    return [(op, *work.of_operation(op, trial.layout, pnum), seconds.get(op, 0.0)) for op in operations]
 
 
-def _sum_up(traced: Traced, plain: Machine) -> dict[str, _Kind]:
+def _sum_up(measured: Iterable[_Measured], plain: Machine) -> dict[str, _Kind]:
     """Return {kind: its operations}."""
-    seconds, kinds = operation_seconds(*traced), collections.defaultdict[str, _Kind](_Kind)
-    for op, (flops, moved) in _amounts(traced).items():
+    kinds = collections.defaultdict[str, _Kind](_Kind)
+    for op, flops, moved, seconds in measured:
         if flops or moved:
-            taken = max(seconds.get(op, 0.0) - OPERATION_SECONDS, 0.0)
+            taken = max(seconds - OPERATION_SECONDS, 0.0)
             kinds[operation_key(op)].add(flops / plain.flops_per_second, moved / plain.bytes_per_second, taken)
     return kinds
 

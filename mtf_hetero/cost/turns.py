@@ -59,6 +59,7 @@ class _Run:
         self.unbegun = collections.Counter(self.cells)  # slots of each cell that lack inputs
         self.undone = collections.Counter(self.cells)  # slots of each cell, and messages that it waits for
         self.uncomputed = collections.Counter(self.cells)
+        self.awaited: list[tuple[bool, int, int]] = []  # as of `Turns._awaited_ends`
         self.readers: list[_Run] = []
         self.numbers: list[int] = []  # of the work of each slot
 
@@ -115,7 +116,8 @@ class Turns:
             run = _Run(op, places, is_joint, seconds_of(op), sent, joined, len(before), handed[op.name])
             for other in before:
                 other.readers.append(run)
-            for is_between_slots, _, target in self._awaited_ends(run):
+            run.awaited = self._awaited_ends(run)
+            for is_between_slots, _, target in run.awaited:
                 if is_between_slots:
                     run.missing[target] += 1
                 else:
@@ -138,7 +140,7 @@ class Turns:
         self._shared: dict[tuple[_Run, tuple[int, int]], list[tuple[_Run, int]]] = {}
         for (name, ends), readers in messages.shared.items():
             first = runs[name]
-            count = sum((True, *ends) == each for each in self._awaited_ends(first))
+            count = first.awaited.count((True, *ends))
             if count:
                 self._shared[first, ends] = others = [(runs[other], slot) for other, slot in readers]
                 for other, slot in others:
@@ -178,7 +180,7 @@ class Turns:
                     of_slots[number] = slot
                     heavy += [number] * is_contraction(run.op)
             own = {cell: frozenset(numbers) for cell, numbers in waiting.items()}
-            for is_between_slots, source, target in self._awaited_ends(run):
+            for is_between_slots, source, target in run.awaited:
                 if is_between_slots:
                     waited[run.numbers[target]] |= read[source]
                 else:

@@ -106,14 +106,12 @@ class Slotted:
             plain = self._predict(_Way(groups, ends, slots=1))
             yield plain[1:]
         are_joined = min(self._model.slots_in_progress(best.layout)) >= _FIRST  # no slot frees its memory
-        least = min(map(_seconds, (best, plain)))
-        if least > _NEAR * least_seconds() or (are_joined and not (fits and saves_time)):
+        if min(_seconds(best), _seconds(plain)) > _NEAR * least_seconds() or (are_joined and not (fits and saves_time)):
             return
         for slots in (*[_FEWER] * fits, *_MORE * (saves_time or not fits)):
             found = self._predict(dataclasses.replace(best.way, slots=slots))
             yield found[1:]
-            if found.timeline.seconds < best.timeline.seconds:
-                best = found
+            best = min(best, found, key=_seconds)
             if slots > _FIRST and self._fits(found):
                 fits = True
                 break

@@ -86,6 +86,11 @@ class Footprint:
 
         def find_peak(number: int, fraction: Fraction) -> int:
             own = own_slots.get(number, (number,))
+            places = {pnum: layout.coordinates(pnum) for pnum in own}
+            with_part = {  # {dimension: the slots that have a part of it}
+                name: {pnum for pnum, at in places.items() if sizes[at[layout.axis_of(name) or 0]]}
+                for name, sizes in layout.sizes
+            }
             nodes, parts = list[Node](), list[float]()
             for op, node, names, there, added in zip(
                 self._made_by, self._nodes, self._names, computing, addends, strict=True
@@ -97,8 +102,8 @@ class Footprint:
                     part = fraction(names, max(in_progress, default=None))  # so many slots send ahead
                     node = dataclasses.replace(node, outputs=tuple(map(_unshared, node.outputs)))
                 parts.append(part)
-                adding = [pnum for pnum in own if added and _has_part(layout, pnum, itertools.chain(*added))]
-                is_held = len(adding) > 1  # the total, from the first slot to the last
+                having = (with_part[name] for name in itertools.chain(*added) if name in with_part)
+                is_held = bool(added) and len(set(own).intersection(*having)) > 1  # the total, to the last of them
                 nodes.append(_scaled(node, part, is_held=is_held))
             return sum(self._peak(nodes).values())
 
@@ -151,12 +156,6 @@ def _fraction(
     blocks = {tuple(at[axis] for axis, _ in own) for at in places}
     sizes = (math.prod(parts[at] for at, (_, parts) in zip(block, own, strict=True)) for block in blocks)
     return math.fsum(heapq.nlargest(in_progress if bound is None else bound, sizes))
-
-
-def _has_part(layout: Layout, pnum: int, names: Iterable[str]) -> bool:
-    """Return whether a processor has a part of each of these dimensions."""
-    place, sizes = layout.coordinates(pnum), dict(layout.sizes)
-    return all(sizes[name][place[layout.axis_of(name) or 0]] for name in names if name in sizes)
 
 
 def _find_addends(op: mtf.Operation, layout: Layout) -> list[Sequence[str]]:
