@@ -18,6 +18,7 @@ from typing import Any, Self
 import psutil
 
 from benchmarks.process import Process
+from mtf_hetero._support import start_up
 
 # Threads that wait for work must sleep, or they would take time from what is measured beside them.
 ENVIRONMENT = {
@@ -25,6 +26,7 @@ ENVIRONMENT = {
     "OMP_WAIT_POLICY": "PASSIVE",
     "KMP_BLOCKTIME": "0",
     "KERAS_BACKEND": "tensorflow",
+    **start_up.KERNELS,  # of all ways: programs of others do not import mtf_hetero
 }
 _TAIL = 2000  # characters of a child's standard error that are shown when it dies
 _EXIT_SECONDS = 10

@@ -1,8 +1,14 @@
-"""Drop those messages of TensorFlow's native code that do not concern the user's program, without importing TensorFlow.
+"""What is set before TensorFlow is imported: its kernels, and which of its messages are shown.
 
-TensorFlow writes the first ones to file descriptor 2 while it is imported. TF_CPP_MIN_LOG_LEVEL does not stop these (in
-version 2.21). It stops later warnings: each use of workers gives some ten, such as "Local rendezvous is aborting".
-Errors are always shown, and TF_CPP_MIN_LOG_LEVEL=0 shows everything.
+On a CPU, TensorFlow uses the kernels of oneDNN if the CPU has instructions for neural networks (AVX-512 VNNI, AMX). On
+others they are faster too: on an AMD EPYC with AVX2, steps of ResNet-50 2.8 times, of 3D convolutions 5.4 times, and of
+seven other networks 1.05 to 2.3 times; of EfficientNetB0 0.8 times. So they are used on each CPU, unless
+TF_ENABLE_ONEDNN_OPTS says otherwise. TensorFlow reads it once, when it is imported.
+
+Messages that do not concern the user's program are dropped. TensorFlow writes the first ones to file descriptor 2 while
+it is imported. TF_CPP_MIN_LOG_LEVEL does not stop these (in version 2.21). It stops later warnings: each use of workers
+gives some ten, such as "Local rendezvous is aborting". Errors are always shown, and TF_CPP_MIN_LOG_LEVEL=0 shows
+everything.
 """
 
 import contextlib
@@ -15,6 +21,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 
 LEVEL = "TF_CPP_MIN_LOG_LEVEL"  # read by TensorFlow when it is imported
+KERNELS = {"TF_ENABLE_ONEDNN_OPTS": "1"}  # likewise
 _ERRORS_ONLY = "2"
 _DRIVER_FILES = ("/proc/driver/nvidia/version", "/dev/dxg")  # on Linux, and on Linux under Windows
 _CHATTER = re.compile(
@@ -56,7 +63,9 @@ def without_chatter() -> Iterator[None]:
 
 @contextlib.contextmanager
 def importing_tensorflow() -> Iterator[None]:
-    """Import TensorFlow within this context without chatter, neither now nor at its first use."""
+    """Import TensorFlow within this context with oneDNN's kernels, without chatter then and at its first use."""
+    for name, value in KERNELS.items():
+        os.environ.setdefault(name, value)
     with without_chatter():
         yield
         if not has_driver():  # otherwise the first session logs an error

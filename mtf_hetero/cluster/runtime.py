@@ -19,7 +19,7 @@ from mtf_hetero._support import start_up
 _PACKAGE = "tensorflow"
 _KERNELS = os.path.join("core", "kernels")  # a directory of libraries that `__init__` loads
 _PLUGINS, _PLUGIN = "tensorflow-plugins", "TF_PLUGGABLE_DEVICE_LIBRARY_PATH"  # likewise
-_SETTINGS = {"ENABLE_RUNTIME_UPTIME_TELEMETRY": "1", "TF2_BEHAVIOR": "1"}  # of `__init__`
+_SETTINGS = {"ENABLE_RUNTIME_UPTIME_TELEMETRY": "1", "TF2_BEHAVIOR": "1", **start_up.KERNELS}  # two of `__init__`
 
 
 def leave_out_api() -> bool:

@@ -2,6 +2,8 @@
 
 import contextlib
 import os
+import sys
+from unittest import mock
 
 import pytest
 
@@ -35,6 +37,16 @@ def test_chatter_is_dropped_and_errors_are_shown(capfd, monkeypatch):
     assert os.environ[start_up.LEVEL] == "2"
     os.write(2, CHATTER[1].encode())
     assert capfd.readouterr().err == CHATTER[1]
+
+
+@pytest.mark.parametrize("given", [None, "0"])
+def test_onednn_is_used_unless_the_environment_says_otherwise(given, monkeypatch):
+    (name,) = start_up.KERNELS
+    monkeypatch.setitem(sys.modules, "tensorflow", mock.MagicMock())
+    monkeypatch.setenv(name, "")
+    monkeypatch.delenv(name) if given is None else monkeypatch.setenv(name, given)
+    with start_up.importing_tensorflow():
+        assert os.environ[name] == (given or "1")
 
 
 def test_level_0_shows_everything(capfd, monkeypatch):
