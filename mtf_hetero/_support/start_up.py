@@ -1,4 +1,4 @@
-"""What is set before TensorFlow is imported: its kernels, and which of its messages are shown.
+"""Settings of TensorFlow's import: its kernels, and which of its messages are shown.
 
 On a CPU, TensorFlow uses the kernels of oneDNN if the CPU has instructions for neural networks (AVX-512 VNNI, AMX). On
 others they are faster too: on an AMD EPYC with AVX2, steps of ResNet-50 2.8 times, of 3D convolutions 5.4 times, and of
