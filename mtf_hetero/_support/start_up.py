@@ -2,7 +2,7 @@
 
 On a CPU, TensorFlow uses the kernels of oneDNN if the CPU has instructions for neural networks (AVX-512 VNNI, AMX). On
 others they are faster too: on an AMD EPYC with AVX2, steps of ResNet-50 2.8 times, of 3D convolutions 5.4 times, and of
-seven other networks 1.05 to 2.3 times; of EfficientNetB0 0.8 times. So they are used on each CPU, unless
+seven other networks 1.05 to 2.3 times; of EfficientNetB0 0.8 times. So they are used on each x86 CPU, unless
 TF_ENABLE_ONEDNN_OPTS says otherwise. TensorFlow reads it once, when it is imported.
 
 Messages that do not concern the user's program are dropped. TensorFlow writes the first ones to file descriptor 2 while
@@ -14,6 +14,7 @@ everything.
 import contextlib
 import os
 import pathlib
+import platform
 import re
 import shutil
 import sys
@@ -21,7 +22,8 @@ import tempfile
 from collections.abc import Callable, Iterator
 
 LEVEL = "TF_CPP_MIN_LOG_LEVEL"  # read by TensorFlow when it is imported
-KERNELS = {"TF_ENABLE_ONEDNN_OPTS": "1"}  # likewise
+_TRIED_ON = ("x86_64", "AMD64")  # TensorFlow decides on other processors
+KERNELS = {"TF_ENABLE_ONEDNN_OPTS": "1"} if platform.machine() in _TRIED_ON else {}  # likewise read at the import
 _ERRORS_ONLY = "2"
 _DRIVER_FILES = ("/proc/driver/nvidia/version", "/dev/dxg")  # on Linux, and on Linux under Windows
 _CHATTER = re.compile(

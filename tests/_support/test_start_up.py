@@ -41,7 +41,7 @@ def test_chatter_is_dropped_and_errors_are_shown(capfd, monkeypatch):
 
 @pytest.mark.parametrize("given", [None, "0"])
 def test_onednn_is_used_unless_the_environment_says_otherwise(given, monkeypatch):
-    (name,) = start_up.KERNELS
+    (name,) = start_up.KERNELS or pytest.skip("not tried on this processor")
     monkeypatch.setitem(sys.modules, "tensorflow", mock.MagicMock())
     monkeypatch.setenv(name, "")
     monkeypatch.delenv(name) if given is None else monkeypatch.setenv(name, given)
