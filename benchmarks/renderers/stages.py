@@ -1,11 +1,13 @@
 """The report on stages: plans with slots and without, beside PyTorch's pipelines and data parallelism."""
 
 import functools
+import math
 import pathlib
 from collections.abc import Mapping, Sequence
 
 from benchmarks import drawing
 from benchmarks.cases.stages import TORCH
+from benchmarks.networks import STAGED
 from benchmarks.renderers.document import Report
 from benchmarks.renderers.tables import (
     Row,
@@ -38,6 +40,11 @@ def _seconds(rows: Sequence[Row], way: str) -> float:
     return _best([row for row in rows if row["way"] == way])
 
 
+def _setting(row: Row) -> tuple[int, float]:
+    """Return what sorts the settings: the networks as they are listed, the fastest link first."""
+    return list(STAGED).index(row["network"]), -(row["link"] or math.inf)
+
+
 def _describe(row: Row) -> str:
     """Return how a way places the network."""
     if _is_torch(row):
@@ -66,7 +73,7 @@ def _draw(groups: Mapping[str, Sequence[Row]], path: pathlib.Path) -> None:
 
 def render(rows: Sequence[Row]) -> Report:
     """Return the report: a table of all ways."""
-    timed = succeeded(rows)
+    timed = sorted(succeeded(rows), key=_setting)
     groups = group_by(timed, lambda row: f"{row['network']}, {describe_link(row)}")
     compared = {name: of for name, of in groups.items() if any(row["way"] == _PLAN for row in of)}
     alone = [_best([r for r in of if r["way"].startswith("alone")]) / _seconds(of, _PLAN) for of in compared.values()]
@@ -102,7 +109,8 @@ def render(rows: Sequence[Row]) -> Report:
     first = timed[0]
     text = (
         f"Workers of {' and '.join(f'{share:g}' for share in first['devices'])} cores. Speedup: over the first worker "
-        f"alone. Median (minimum to maximum) of {in_turns(first)}"
+        f"alone. Compare ways of one setting: settings may be of different machines. Median (minimum to maximum) of "
+        f"{in_turns(first)}"
     )
     notes = any(row["network"] == "ResNet50" for row in timed) * [
         "PyTorch normalizes each microbatch of ResNet-50 by itself, so its losses differ between ways; a layout of "

@@ -170,6 +170,15 @@ class Model:
             self._peaks[sized, devices] = self.footprint.peaks_on(sized, devices, residents, in_progress)
         return self._peaks[sized, devices]
 
+    def bytes_apart(self, names: Sequence[str]) -> tuple[int, ...]:
+        """Return the bytes that a device needs for the operations of each name, if it has no other's of these names."""
+        numbers = range(len(names))
+        sizes = {
+            name: [max(self.families.extents[name]) * (i == own) for i in numbers] for own, name in enumerate(names)
+        }
+        apart = Layout([(AXIS, len(names))], [(name, AXIS) for name in names], (), sizes)
+        return self._peaks_on(apart, tuple(numbers))
+
     def memory_use(self, layout: Layout) -> float:
         """Return the memory that a step needs over what there is, on the device that is most short of it."""
         sized, shown = self._with_sizes(layout), self.crowd.shown

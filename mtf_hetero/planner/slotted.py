@@ -3,13 +3,14 @@
 Consecutive devices share a run of layers, and divide its batch in proportion to their speeds. With several runs, this
 is a pipeline. With one, it accumulates gradients, which saves memory and no time. The runs are in proportion to the
 speeds, too. Then each of their ends is moved as long as the predicted step becomes shorter, because only the step as a
-whole shows messages and waiting.
+whole shows messages and waiting. Where memory is short, the runs are in proportion to it.
 
 The last layers may wait for all parts and compute them at once. Dense layers of many weights do: a small part of the
 batch takes as long as the weights take to be read.
 """
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +29,7 @@ _NEAR = 1.15  # times as long as the best plan
 _LEAST_PART = 0.9  # of the work, which belongs to a name of the batch
 _MOVES = 4  # of ends of runs, at most
 _LIGHT = 1e-3  # of the work, which no name is joined for
+_NO_LIMIT = 1e15  # bytes, of a device whose memory is not known: infinity has no proportion to that of others
 
 _Groups: TypeAlias = Sequence[Sequence[int]]  # of devices, one for each run
 
@@ -69,6 +71,7 @@ class Slotted:
         self._model, self._is_short = model, is_short
         self._names = _find_names(model)
         self._speeds = [1.0 / seconds for seconds in model.unsplit_seconds()]
+        self._limits = [each.memory_bytes or _NO_LIMIT for each in model.machines.devices]
         groups = group_by_name(model.operations, self._names).values()
         self._work = [min(model.unsplit_seconds(each)) for each in groups]
         self._crossing = count_crossing(model.operations, self._names)
@@ -91,9 +94,7 @@ class Slotted:
                 yield from (groups, groups[::-1]) if count > 1 else (groups,)
 
     def _list_runs(self, groups: _Groups, least_seconds: Callable[[], float]) -> Iterator[tuple[Layout, Timeline]]:
-        speeds = [math.fsum(self._speeds[device] for device in group) for group in groups]
-        ends = tuple(divide_into_runs(self._work, self._crossing, speeds))
-        if not self._are_runs(ends):
+        if (ends := self._divide(self._work, groups, self._speeds)) is None:
             return  # devices are too slow for the shortest run
         best = self._predict(_Way(groups, ends))
         yield best[1:]
@@ -101,28 +102,50 @@ class Slotted:
         if joint is not best:
             best = joint
             yield best[1:]
-        fits, saves_time, plain = self._fits(best), len(groups) > 1, best
+        saves_time, plain = len(groups) > 1, best
         if saves_time:  # where steps are short, each part more costs its operations' launches
-            plain = self._predict(_Way(groups, ends, slots=1))
+            plain = self._predict(dataclasses.replace(best.way, slots=1, joint=0))
             yield plain[1:]
-        are_joined = min(self._model.slots_in_progress(best.layout)) >= _FIRST  # no slot frees its memory
-        if min(_seconds(best), _seconds(plain)) > _NEAR * least_seconds() or (are_joined and not (fits and saves_time)):
+        if min(_seconds(best), _seconds(plain)) > _NEAR * least_seconds():
             return
-        for slots in (*[_FEWER] * fits, *_MORE * (saves_time or not fits)):
-            found = self._predict(dataclasses.replace(best.way, slots=slots))
+        for found in self._with_other_slots(best, saves_time=saves_time):
             yield found[1:]
-            best = min(best, found, key=_seconds)
-            if slots > _FIRST and self._fits(found):
-                fits = True
-                break
-        best = min(best, plain, key=_seconds)
-        for _ in range(_MOVES * fits):
-            tried = [self._predict(dataclasses.replace(best.way, ends=moved)) for moved in self._moved(best.way.ends)]
-            found = min(tried, key=_seconds, default=best)
-            if _seconds(found) >= _seconds(best):
+            best = min(best, found, key=self._key)
+        best = min(best, plain, key=self._key)
+        is_tight = saves_time and not self._fits(best)
+        ends = self._divide(self._bytes, groups, self._limits) if is_tight else None
+        if ends is not None and ends != best.way.ends:
+            found = self._predict(dataclasses.replace(best.way, ends=ends))
+            yield found[1:]
+            best = min(best, found, key=self._key)
+        for _ in range(_MOVES):
+            found = min(map(self._predict, self._near(best)), key=self._key, default=best)
+            if self._key(found) >= self._key(best):
                 return
             best = found
             yield best[1:]
+
+    def _divide(self, work: Sequence[float], groups: _Groups, weights: Sequence[float]) -> tuple[int, ...] | None:
+        """Return ends of runs in proportion to the weights of each one's devices; None if a run would have no name."""
+        ends = divide_into_runs(work, self._crossing, [math.fsum(weights[i] for i in group) for group in groups])
+        return tuple(ends) if self._are_runs(ends) else None
+
+    @functools.cached_property
+    def _bytes(self) -> Sequence[int]:
+        """The bytes that each name needs on a device of its own."""
+        return self._model.bytes_apart(self._names)
+
+    def _with_other_slots(self, best: _Found, *, saves_time: bool) -> Iterator[_Found]:
+        """Generate the way with other numbers of slots: fewer, and more until they fit."""
+        fits = self._fits(best)
+        are_joined = min(self._model.slots_in_progress(best.layout)) >= _FIRST  # no slot frees its memory
+        if are_joined and not (fits and saves_time):
+            return
+        for slots in (*[_FEWER] * fits, *_MORE * (saves_time or not fits)):
+            found = self._predict(dataclasses.replace(best.way, slots=slots))
+            yield found
+            if slots > _FIRST and self._fits(found):
+                return
 
     def _with_joint(self, best: _Found) -> _Found:
         """Return the way with joint names if that makes the step shorter; they must not need too much memory."""
@@ -137,15 +160,20 @@ class Slotted:
             best, joint = found, 2 * joint  # a deep network has tens of names, and each prediction takes a second
         return best
 
-    def _fits(self, found: _Found) -> bool:
-        return self._model.memory_use(found.layout) <= 1
+    def _key(self, found: _Found) -> tuple[float, float]:
+        """Return by how much memory is short, then the seconds."""
+        return max(1.0, self._model.memory_use(found.layout)), _seconds(found)
 
-    def _moved(self, ends: Sequence[int]) -> Iterator[tuple[int, ...]]:
-        """Generate the ends of runs with one of them moved by one name."""
-        for number, by in itertools.product(range(len(ends)), (-1, 1)):
-            moved = tuple(end + by * (i == number) for i, end in enumerate(ends))
+    def _fits(self, found: _Found) -> bool:
+        return self._key(found)[0] <= 1
+
+    def _near(self, found: _Found) -> Iterator[_Way]:
+        """Generate ways with one end of a run moved by one name."""
+        way = found.way
+        for number, by in itertools.product(range(len(way.ends)), (-1, 1)):
+            moved = tuple(end + by * (i == number) for i, end in enumerate(way.ends))
             if self._are_runs(moved):
-                yield moved
+                yield dataclasses.replace(way, ends=moved)
 
     def _are_runs(self, ends: Sequence[int]) -> bool:
         """Return whether each run has a name."""

@@ -1,6 +1,7 @@
 """Plans with slots, pipelines and accumulated gradients: found, shown, saved, and exact."""
 
 import dataclasses
+import math
 
 import oracle
 import pytest
@@ -134,6 +135,18 @@ def test_what_fits_no_device_is_divided_among_stages(graph):
     whole = max(find(graph, machines(1)).memory_bytes)
     found = find(graph, machines(1, 1, memory_bytes=int(0.7 * whole)))
     assert found.layout.slots and not found.alone_fits and max(found.memory_bytes) <= 0.7 * whole
+
+
+def test_runs_are_in_proportion_to_memory_where_it_is_short(graph):
+    """The fast device has little: the slow one has most of the layers."""
+    whole = max(find(graph, machines(1)).memory_bytes)
+    limited = machines(2, 1).with_memory({"cpu:0": 0.4 * whole, "cpu:1": 0.85 * whole})
+    model = Planner(graph).space(limited).model
+    found = dict(Slotted(model, is_short=True).list_fast(lambda: math.inf))
+    fitting = min((each for each in found if model.memory_use(each) <= 1), key=lambda each: found[each].seconds)
+    sizes = [sizes for name, sizes in fitting.without_slots().sizes if "/" in name]
+    assert [sum(map(bool, each)) for each in zip(*sizes, strict=True)] == [2, 4]
+    oracle.check(program, fitting, kinds=(oracle.MIXED,))
 
 
 def test_a_batch_that_fits_no_device_at_once_is_computed_in_parts(wide):
