@@ -10,9 +10,9 @@ Each worker is a process under a CPU quota of the kernel, whose link `tc` slows 
   its batch split by the cores; a pipeline (1F1B), cut where measured seconds of the layers suggest, with the best of
   three cuts, and 4 or 8 microbatches.
 
-Time: four to ten minutes for each network and link on two cores, and fifteen or more at 100 Mbit/s. Expected: the plan is never slower than the fast
-worker alone. Over slow links it is a pipeline, because stages send the activations of one cut, and a split batch sends
-all gradients.
+Time: four to ten minutes for each network and link on two cores, and fifteen or more at 100 Mbit/s. Expected: the plan
+is never slower than the fast worker alone. Over slow links it is a pipeline, because stages send the activations of one
+cut, and a split batch sends all gradients.
 """
 
 import contextlib
