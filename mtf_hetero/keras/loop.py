@@ -13,7 +13,7 @@ from mtf_hetero.importer.functions import divide
 from mtf_hetero.importer.lowered import Lowered
 from mtf_hetero.importer.verifying import Verification
 from mtf_hetero.keras._keras import keras
-from mtf_hetero.keras.epochs import Ahead, Position, with_parts
+from mtf_hetero.keras.epochs import Ahead, Left, Position, with_parts
 from mtf_hetero.keras.imported import StandIn, find_own, find_scalars, find_traced, forget_traced, own_steps
 from mtf_hetero.keras.joining import Joining
 from mtf_hetero.keras.keeping import Keeper
@@ -60,6 +60,8 @@ class Loop:
         self._ahead: Ahead | None = None  # batches to predict for
         self._ended: collections.deque[object] = collections.deque()  # results that Keras's loop has not seen
         self._ended_of: object = None  # the iterator of their batches
+        self._left = Left()
+        self._kind = ""  # of the last step
         self._model, self._place, self._stack, self._changes, self._keeper = model, place, stack, changes, keeper
         self._verification = verification
         self._divided: Divided | None = None
@@ -97,6 +99,13 @@ class Loop:
         finally:
             for name, function in zip(names, before, strict=True):
                 setattr(self._model, name, function)
+            self._leave()
+            self._left.free_all()
+
+    def _leave(self) -> None:
+        """Note that Keras is about to drop the iterator that it has, or has dropped it."""
+        self._left.hold(self._kind, self._position, self._ahead)
+        self._position = self._ahead = None
 
     def train(self, iterator: Iterable[object]) -> object:
         """Take steps on the next batches, unless that was done; returns the logs."""
@@ -121,6 +130,8 @@ class Loop:
 
     def _note_position(self, position: Position) -> object:
         """Note where Keras's loop is; returns the iterator that its step gets."""
+        if self._position is not None and self._position.batches is not position.batches:
+            self._leave()
         self._position = position
         if "predict" not in self._joinings:
             return position.batches
@@ -137,6 +148,8 @@ class Loop:
         if not self._ended or self._ended_of is not iterator:
             self._ended_of, self._ended = iterator, collections.deque(self._take_next(kind, iterator))
         logs = self._ended.popleft()
+        if not self._ended:
+            self._ended_of = None  # or this would be the last reference to it
         if isinstance(logs, Exception):
             raise logs
         return logs
@@ -198,6 +211,8 @@ class Loop:
     def _take(self, kind: str, row: Sequence[object], spec: object = None) -> list[object]:
         """Take a step on each batch; within a callback they begin with what the callback has changed."""
         inputs = [(kind, _present(data)) for data in row]
+        self._kind = kind
+        self._left.free(kind)
         self._watch.end()
         self._traced.declared = (kind, spec) if spec else None
         try:

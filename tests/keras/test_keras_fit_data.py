@@ -1,6 +1,8 @@
 """Batches of `mtf_hetero.keras.fit`: weights of examples, dicts of inputs, many shapes, and data that are wrong."""
 
 import random
+import threading
+import weakref
 
 import keras
 import numpy as np
@@ -9,6 +11,8 @@ from fit_oracle import BATCH, ONE, check, images, make_model, same, state
 
 import mtf_hetero.keras
 from mtf_hetero import tf
+from mtf_hetero.keras.epochs import LEFT
+from mtf_hetero.keras.loop import Loop
 
 X, Y = images()
 WEIGHTS = np.random.default_rng(1).uniform(0.1, 2, len(X))
@@ -92,6 +96,28 @@ class Shuffled(keras.utils.PyDataset):
 @pytest.mark.full
 def test_random_batches_are_those_that_keras_has():
     check(compiled, Shuffled(), batch_size=None, places=[ONE])
+
+
+@pytest.mark.parametrize("data", ["arrays", "batches of Python", "a data set"])
+def test_iterators_of_passes_are_freed_in_a_thread(data, monkeypatch):
+    """TensorFlow may wait as long as a pass took, when it frees an iterator."""
+    freed, seen, note = [], set(), Loop._note_position
+
+    def watch(loop, position):
+        if id(position.batches) not in seen:
+            seen.add(id(position.batches))
+            weakref.finalize(position.batches, lambda: freed.append(threading.current_thread().name))
+        return note(loop, position)
+
+    monkeypatch.setattr(Loop, "_note_position", watch)
+    options = {"epochs": 3, "shuffle": False, "validation_data": (X[:9], Y[:9]), "verbose": 0, **ONE}
+    given = {"arrays": (X, Y), "batches of Python": (Shuffled(),)}
+    dataset = tf.data.Dataset.from_tensor_slices((X, Y)).batch(8)
+    mtf_hetero.keras.fit(compiled(), *given.get(data, (dataset,)), **options)
+    for thread in threading.enumerate():
+        if thread.name == LEFT:
+            thread.join()
+    assert len(freed) >= 4 and set(freed) == {LEFT}
 
 
 def test_dropout_differs_from_fit_to_fit_and_not_with_the_same_seed():
