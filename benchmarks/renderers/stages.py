@@ -63,7 +63,7 @@ def _describe(row: Row) -> str:
 
 def _draw(groups: Mapping[str, Sequence[Row]], path: pathlib.Path) -> None:
     ours, peers, plan = drawing.COLOURS[:3]
-    with drawing.panels(path, len(groups), min(4, len(groups)), width=4.0, height=2.6) as axes:
+    with drawing.panels(path, len(groups), min(2, len(groups)), height=2.4) as axes:
         for ax, (setting, rows) in zip(axes, groups.items(), strict=True):
             lengths = {row["way"]: row[_COLUMN] for row in rows}
             colours = [peers if _is_torch(row) else plan if row["way"] == _PLAN else ours for row in rows]

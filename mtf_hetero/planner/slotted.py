@@ -118,7 +118,7 @@ class Slotted:
             found = self._predict(dataclasses.replace(best.way, ends=ends))
             yield found[1:]
             best = min(best, found, key=self._key)
-        for _ in range(_MOVES):
+        for _ in range(_MOVES * self._fits(best)):
             found = min(map(self._predict, self._near(best)), key=self._key, default=best)
             if self._key(found) >= self._key(best):
                 return
