@@ -81,9 +81,9 @@ class Ahead:
 class Left:
     """Iterators that passes over the data have left behind, which are freed in a thread.
 
-    TensorFlow ends the thread that tunes a pipeline when it frees its iterator, and waits for it. On a busy machine,
-    every second time, that thread does not notice before the end of its pause, which is as long as the pass took, up
-    to a minute (TensorFlow 2.21: ten of twenty iterators, on two cores).
+    TensorFlow ends the thread that tunes a pipeline when it frees its iterator, and waits for it. That thread may not
+    notice before the end of its pause, which is up to as long as the pass took, and up to a minute. It was so for 6 of
+    17 iterators on two busy cores (TensorFlow 2.21).
     """
 
     def __init__(self) -> None:

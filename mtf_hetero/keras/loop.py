@@ -104,7 +104,8 @@ class Loop:
 
     def _leave(self) -> None:
         """Note that Keras is about to drop the iterator that it has, or has dropped it."""
-        self._left.hold(self._kind, self._position, self._ahead)
+        if self._position is not None:
+            self._left.hold(self._kind, self._position, self._ahead)
         self._position = self._ahead = None
 
     def train(self, iterator: Iterable[object]) -> object:
@@ -130,7 +131,7 @@ class Loop:
 
     def _note_position(self, position: Position) -> object:
         """Note where Keras's loop is; returns the iterator that its step gets."""
-        if self._position is not None and self._position.batches is not position.batches:
+        if self._position is None or self._position.batches is not position.batches:
             self._leave()
         self._position = position
         if "predict" not in self._joinings:
