@@ -5,13 +5,13 @@ import contextlib
 import copy
 import functools
 import importlib
-import threading
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from mtf_hetero._compat import tf
+from mtf_hetero._support import threads
 from mtf_hetero.data.batches import AHEAD, Pipeline
 from mtf_hetero.data.cutting import Cut, Loader, cut, is_dense, runs_ahead
 from mtf_hetero.data.stored import Stored
@@ -96,7 +96,7 @@ class Left:
     def free(self, kind: str) -> None:
         """Free those of a kind: once Keras has the first batch of the next pass, they are the last references."""
         if kind in self._held:
-            threading.Thread(target=self._held.pop(kind).clear, name=LEFT, daemon=True).start()
+            threads.begin(self._held.pop(kind).clear, LEFT)
 
     def free_all(self) -> None:
         """Free all, after Keras's loop."""

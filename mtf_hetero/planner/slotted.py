@@ -165,7 +165,7 @@ class Slotted:
         return max(1.0, self._model.memory_use(found.layout)), _seconds(found)
 
     def _fits(self, found: _Found) -> bool:
-        return self._key(found)[0] <= 1
+        return self._model.memory_use(found.layout) <= 1
 
     def _near(self, found: _Found) -> Iterator[_Way]:
         """Generate ways with one end of a run moved by one name."""
