@@ -182,11 +182,16 @@ def floats(name: str) -> Iterator[None]:
         _use_floats(before)
 
 
-def prepare(program: Program) -> tuple[Callable[..., Any], tuple[Any, ...], str | None]:
-    """Return a program's step, its arguments, and the dimension to split."""
+def make(program: Program) -> Made:
+    """Make what a program trains, with the seed of all programs."""
     keras.backend.clear_session()
     keras.utils.set_random_seed(_SEED)
-    made: Made = program.make()
+    return program.make()
+
+
+def prepare(program: Program) -> tuple[Callable[..., Any], tuple[Any, ...], str | None]:
+    """Return a program's step, its arguments, and the dimension to split."""
+    made = make(program)
     if not isinstance(made, KerasStep):
         return made.step, made.inputs, made.split
     data = tf.nest.map_structure(lambda x: _as_floats(x, program.dtype), made.data)

@@ -274,6 +274,17 @@ class Model:
         """Return the seconds that each priced device computes for an operation; the others rest if one has all."""
         return self._compute_seconds(op, self.priced(layout))
 
+    def seconds_of_parts(self, name: str, layout: Layout) -> tuple[float, ...]:
+        """Return the seconds that each priced device computes its parts of what is split by this name alone."""
+        sizes, seconds = dict(layout.sizes), [0.0] * len(self.shown.devices)
+        for op in self.families.list_operations([name]):
+            if len(sizes.keys() & self.families.dimension_names[op]) == 1:
+                for place, size, each in zip(
+                    layout.places, sizes[name], self._compute_seconds(op, layout), strict=True
+                ):
+                    seconds[place] += each * bool(size)
+        return tuple(seconds)
+
     def _present_seconds(self, op: mtf.Operation, layout: Layout, residents: Residents) -> tuple[float, ...]:
         """Return the seconds of each processor that takes part; one slot does what all of a device share."""
         seconds, there = self._compute_seconds(op, layout), residents.computing(op)

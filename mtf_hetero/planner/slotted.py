@@ -13,6 +13,7 @@ import dataclasses
 import functools
 import itertools
 import math
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -96,34 +97,54 @@ class Slotted:
     def _list_runs(self, groups: _Groups, least_seconds: Callable[[], float]) -> Iterator[tuple[Layout, Timeline]]:
         if (ends := self._divide(self._work, groups, self._speeds)) is None:
             return  # devices are too slow for the shortest run
-        best = self._predict(_Way(groups, ends))
-        yield best[1:]
-        joint = self._with_joint(best)
-        if joint is not best:
-            best = joint
-            yield best[1:]
-        saves_time, plain = len(groups) > 1, best
-        if saves_time:  # where steps are short, each part more costs its operations' launches
-            plain = self._predict(dataclasses.replace(best.way, slots=1, joint=0))
-            yield plain[1:]
-        if min(_seconds(best), _seconds(plain)) > _NEAR * least_seconds():
+        found = []
+        for each in self._list_ways(groups, ends, lambda: _NEAR * least_seconds()):
+            yield each[1:]
+            found.append(each)
+        if not found or min(map(_seconds, found)) > _NEAR * least_seconds():
             return
-        for found in self._with_other_slots(best, saves_time=saves_time):
-            yield found[1:]
-            best = min(best, found, key=self._key)
-        best = min(best, plain, key=self._key)
-        is_tight = saves_time and not self._fits(best)
-        ends = self._divide(self._bytes, groups, self._limits) if is_tight else None
-        if ends is not None and ends != best.way.ends:
-            found = self._predict(dataclasses.replace(best.way, ends=ends))
-            yield found[1:]
-            best = min(best, found, key=self._key)
+        best = min(found, key=self._key)
+        is_tight = len(groups) > 1 and not self._fits(best)
+        by_memory = self._divide(self._bytes, groups, self._limits) if is_tight else None
+        if by_memory is not None and by_memory != ends:
+            other = self._predict(dataclasses.replace(best.way, ends=by_memory))
+            yield other[1:]
+            best = min(best, other, key=self._key)
         for _ in range(_MOVES * self._fits(best)):
-            found = min(map(self._predict, self._near(best)), key=self._key, default=best)
-            if self._key(found) >= self._key(best):
+            near = [way for way in self._near(best) if max(self._split_seconds(way)) <= _NEAR * least_seconds()]
+            moved = min(map(self._predict, near), key=self._key, default=best)
+            if self._key(moved) >= self._key(best):
                 return
-            best = found
+            best = moved
             yield best[1:]
+
+    def _list_ways(self, groups: _Groups, ends: tuple[int, ...], most_seconds: Callable[[], float]) -> Iterator[_Found]:
+        """Generate the ways with these ends of runs that may be fast enough: without parts, then with them.
+
+        One whose device computes for longer need not be predicted. What is not split takes each device as long in parts
+        as without.
+        """
+        whole, found = _Way(groups, ends, slots=1), list[_Found]()
+        unsplit: Sequence[float] = [0.0 for _ in self._speeds]
+
+        def may_win(way: _Way) -> bool:
+            return max(map(operator.add, self._split_seconds(way), unsplit)) <= most_seconds()
+
+        if len(groups) > 1 and may_win(whole):  # where steps are short, each part more costs its operations' launches
+            found.append(self._predict(whole))
+            yield found[0]
+            busy = map(found[0].timeline.busy_seconds, range(len(self._speeds)))
+            unsplit = list(map(operator.sub, busy, self._split_seconds(whole)))
+        in_parts = self._with_joint(filter(may_win, self._list_joint(_Way(groups, ends))))
+        yield from in_parts
+        if in_parts and min(map(_seconds, (*found, *in_parts))) <= most_seconds():
+            yield from self._with_other_slots(in_parts[-1], may_win, saves_time=len(groups) > 1)
+
+    def _split_seconds(self, way: _Way) -> Sequence[float]:
+        """Return the seconds that each device computes its parts of what is split."""
+        layout = self._lay_out(way)
+        of_names = [self._model.seconds_of_parts(name, layout) for name in self._names]
+        return list(map(math.fsum, zip(*of_names, strict=True)))
 
     def _divide(self, work: Sequence[float], groups: _Groups, weights: Sequence[float]) -> tuple[int, ...] | None:
         """Return ends of runs in proportion to the weights of each one's devices; None if a run would have no name."""
@@ -135,30 +156,40 @@ class Slotted:
         """The bytes that each name needs on a device of its own."""
         return self._model.bytes_apart(self._names)
 
-    def _with_other_slots(self, best: _Found, *, saves_time: bool) -> Iterator[_Found]:
+    def _with_other_slots(self, best: _Found, may_win: Callable[[_Way], bool], *, saves_time: bool) -> Iterator[_Found]:
         """Generate the way with other numbers of slots: fewer, and more until they fit."""
         fits = self._fits(best)
-        are_joined = min(self._model.slots_in_progress(best.layout)) >= _FIRST  # no slot frees its memory
+        are_joined = min(self._model.slots_in_progress(best.layout)) >= best.way.slots  # no slot frees its memory
         if are_joined and not (fits and saves_time):
             return
-        for slots in (*[_FEWER] * fits, *_MORE * (saves_time or not fits)):
-            found = self._predict(dataclasses.replace(best.way, slots=slots))
+        counts = (*[_FEWER] * fits, *_MORE * (saves_time or not fits))
+        ways = [dataclasses.replace(best.way, slots=slots) for slots in counts if slots != best.way.slots]
+        for way in filter(may_win, ways):
+            found = self._predict(way)
             yield found
-            if slots > _FIRST and self._fits(found):
-                return
+            if self._fits(found) and (way.slots > _FIRST or _seconds(found) < _seconds(best)):
+                return  # if fewer are faster, more are slower
 
-    def _with_joint(self, best: _Found) -> _Found:
-        """Return the way with joint names if that makes the step shorter; they must not need too much memory."""
-        fits, total, joint = self._fits(best), math.fsum(self._work), 1
+    def _list_joint(self, way: _Way) -> Iterator[_Way]:
+        """Generate the way with no joint name, and with more and more: each prediction takes a second."""
+        yield way
+        total, joint = math.fsum(self._work), 1
         while joint < len(self._names):
             if math.fsum(self._work[-joint:]) < _LIGHT * total:
                 joint += 1
-                continue
-            found = self._predict(dataclasses.replace(best.way, joint=joint))
-            if _seconds(found) >= _seconds(best) or (fits and not self._fits(found)):
+            else:
+                yield dataclasses.replace(way, joint=joint)
+                joint *= 2
+
+    def _with_joint(self, ways: Iterator[_Way]) -> Sequence[_Found]:
+        """Return the first way, and the best with joint names; they must not need too much memory."""
+        found: list[_Found] = []
+        for way in ways:
+            new = self._predict(way)
+            if found and (_seconds(new) >= _seconds(found[-1]) or (self._fits(found[-1]) and not self._fits(new))):
                 break
-            best, joint = found, 2 * joint  # a deep network has tens of names, and each prediction takes a second
-        return best
+            found.append(new)
+        return found
 
     def _key(self, found: _Found) -> tuple[float, float]:
         """Return by how much memory is short, then the seconds."""

@@ -5,6 +5,7 @@ import math
 
 import oracle
 import pytest
+import tiers
 
 from mtf_hetero import mtf, tf
 from mtf_hetero.cost.links import Link
@@ -186,6 +187,37 @@ def test_runs_are_placed_without_parts_where_launches_take_the_time(graph):
     found = {layout: timeline.seconds for layout, timeline in Slotted(model, is_short=False).list_fast(lambda: 1e9)}
     best = min(found, key=found.__getitem__)
     assert not best.slots and {tuple(map(bool, sizes)) for _, sizes in best.sizes} == {(True, False), (False, True)}
+
+
+@tiers.parametrize("speeds", [(2, 1), (1, 1, 3)], first=[(2, 1)])
+@tiers.parametrize("launch", [0.0, 1e-4, 1.0], first=[1e-4])
+@pytest.mark.parametrize("make", [program, heavy_program], ids=lambda make: make.__name__)
+def test_what_is_not_predicted_cannot_win(make, launch, speeds, monkeypatch):
+    """Seconds that are found without the messages are less than those for which a device is busy."""
+    with tf.Graph().as_default():
+        graph = train(make)
+    devices = [dataclasses.replace(each, operation_seconds=launch) for each in machines(*speeds).devices]
+    model = Planner(graph).space(Machines(tuple(devices), SLOW)).model
+    predicted, predict = {}, Slotted._predict
+
+    def keep(self, way):
+        found = predict(self, way)
+        return predicted.setdefault(found.layout, found)
+
+    monkeypatch.setattr(Slotted, "_predict", keep)
+    every = [found.seconds for _, found in Slotted(model, is_short=False).list_fast(lambda: math.inf)]
+    of_layouts = dict(predicted)
+    predicted.clear()
+    likely = [found.seconds for _, found in Slotted(model, is_short=False).list_fast(lambda: min(every))]
+    assert min(likely) == min(every) and len(predicted) < len(of_layouts)
+
+    slotted = Slotted(model, is_short=False)
+    for found in of_layouts.values():
+        whole = predict(slotted, dataclasses.replace(found.way, slots=1, joint=0))
+        split, split_whole = (slotted._split_seconds(each.way) for each in (found, whole))
+        for device in range(len(speeds)):
+            busy, busy_whole = (each.timeline.busy_seconds(device) for each in (found, whole))
+            assert max(split[device], busy_whole - split_whole[device] + split[device]) <= (1 + 1e-9) * busy
 
 
 def test_what_a_plan_says(graph):

@@ -9,14 +9,20 @@ from tiers import in_turn
 
 import mtf_hetero
 from benchmarks.frameworks import any_step
-from benchmarks.programs import programs
+from benchmarks.programs import KerasStep, programs
 
 
 def verdict(name):
     """The first sentence on a program's plan."""
     program = programs()[name]
     with any_step.floats(program.dtype):
-        step, inputs, _ = any_step.prepare(program)
+        made = any_step.make(program)
+        if not isinstance(made, KerasStep):
+            step, inputs = made.step, made.inputs
+        elif isinstance(made.data, tuple):
+            step, inputs = made.model, made.data
+        else:
+            step, inputs = made.model.train_step, (made.data,)
         planned = mtf_hetero.plan(step, inputs, devices="RTX 3090, GTX 1080 Ti", link="pcie4")
     return str(planned).partition(".\n")[0].replace("\n", " ")
 
