@@ -112,9 +112,8 @@ def answer(
         others: tuple[LeftOut, ...] = ()
         if explains:  # only if asked: of a large network it takes 20 s or more, longer than the plan itself
             enter("looking for when the devices left out would pay off")
-            search = fitting.repeated_search(graph, network.build, machines, found, objective)
-            limit = max(_LEFT_OUT_SECONDS, took)
-            others = left_out.devices_left_out(graph, machines, found, search, seconds=limit, objective=objective)
+            search = fitting.repeated_search(planner, network.build, machines, found, objective)
+            others = left_out.devices_left_out(search, machines, found, seconds=max(_LEFT_OUT_SECONDS, took))
         enter("planning under other assumptions")
         changed = _other_assumptions(machines, found, rates=explains)
         flips = _flips(planner, changed, found, max(_LEAST_SECONDS, took if explains else 0.0), objective)

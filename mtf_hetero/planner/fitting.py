@@ -30,9 +30,8 @@ _ROUNDS = 5  # of searches, each with limits that are smaller by what the last o
 # Times what the sketch of a step needs: a fast layout may need twice that, and one device, whose sketch is best, less.
 # To lower each plan took 10 of the 23 seconds of EfficientNetB0's.
 _AMPLE, _AMPLE_ALONE = 2.0, 1.2
-_PROBES = (
-    4  # batches that are searched; scaled by the memory that the last one needs, mostly one, where five were needed
-)
+# Batches that are searched: scaled by the memory that the last one needs, mostly one, where five were needed
+_PROBES = 4
 _MARGIN = 0.9  # of the memory, for a search whose plan is to fit at once
 _ROUNDED = 0.97  # of the batch for that memory: sizes are integers, and no device is filled exactly
 _SLACK = 0.98  # of a limit that is asked for again
@@ -229,20 +228,22 @@ def _scaled(batch_size: int, plan: Plan, machines: Machines) -> int:
 
 
 def repeated_search(
-    graph: mtf.Graph, build: Build, machines: Machines, plan: Plan, objective: Objective = FASTEST
+    planner: Planner, build: Build, machines: Machines, plan: Plan, objective: Objective = FASTEST
 ) -> Search:
     """Return a search for the devices of a plan, for other figures of the same machines.
 
     Args:
-      graph: of which the plan was made.
+      planner: that found the plan.
       build: as of `estimated`.
       machines: as of `Planner.find`.
       plan: for them. If all devices have far more memory than their parts need, nothing is lowered.
       objective: as of `Planner.find`.
     """
     if _is_ample(plan, machines):
-        return functools.partial(Planner(graph).find, refines=False, objective=objective)
-    return functools.partial(find_fitting, build, objective=objective)
+        find = functools.partial(planner.find, refines=False, objective=objective)
+    else:
+        find = functools.partial(find_fitting, build, planner=planner, objective=objective)
+    return Search(planner, find, objective)
 
 
 def _less(allowed: Machines, machines: Machines, sketched: Plan, plan: Plan) -> Machines:

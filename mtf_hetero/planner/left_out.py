@@ -11,7 +11,6 @@ import functools
 import math
 from collections.abc import Callable
 
-from mtf_hetero._compat import mtf
 from mtf_hetero._support import deadline
 from mtf_hetero._support.deadline import OutOfTimeError
 from mtf_hetero.cost.machines import Link, Machines
@@ -26,81 +25,66 @@ _BITS_PER_GIGABIT = 1e9
 _FASTEST_LINK = 1e5  # gigabits a second: as good as no limit
 _FASTEST_DEVICE = 1000.0  # times as fast
 
-Search = Callable[[Machines], Plan]
+
+@dataclasses.dataclass(frozen=True)
+class Search:
+    """The search that found a plan, to be repeated for other figures of the machines.
+
+    Args:
+      planner: of the graph of which the plan was made.
+      find: returns the plan for some machines, as `Planner.find` does.
+      objective: of the plan, and of those that it returns.
+    """
+
+    planner: Planner
+    find: Callable[[Machines], Plan]
+    objective: Objective = FASTEST
 
 
-def devices_left_out(
-    graph: mtf.Graph,
-    machines: Machines,
-    plan: Plan,
-    search: Search,
-    *,
-    seconds: float,
-    objective: Objective = FASTEST,
-) -> tuple[LeftOut, ...]:
+def devices_left_out(search: Search, machines: Machines, plan: Plan, *, seconds: float) -> tuple[LeftOut, ...]:
     """Return why a plan leaves devices out, one for each kind of them.
 
     Args:
-      graph: of which the plan was made.
+      search: that found the plan.
       machines: all devices that there are.
       plan: for some of them.
-      search: returns the plan for other machines, as `Planner.find` does.
       seconds: for all thresholds together; those that are unknown by then are None.
-      objective: of the plan and the search.
     """
     names = [name for name in machines.names if name not in plan.devices]
     found = []
     with deadline.within(seconds), contextlib.suppress(OutOfTimeError):
         for label, numbers in name_ranges(names):
             deadline.check()
-            found.append(_analyse_device(graph, machines, plan, search, label, names[numbers[0]], objective))
+            found.append(_analyse_device(search, machines, plan, label, names[numbers[0]]))
     return tuple(found)
 
 
-def _analyse_device(
-    graph: mtf.Graph,
-    machines: Machines,
-    plan: Plan,
-    search: Search,
-    label: str,
-    device: str,
-    objective: Objective,
-) -> LeftOut:
+def _analyse_device(search: Search, machines: Machines, plan: Plan, label: str, device: str) -> LeftOut:
     used = [number for number, name in enumerate(machines.names) if name == device or name in plan.devices]
     some = machines.only(used)
     alone = together = least = None
     try:
-        alone = search(machines.by_name([device])).seconds
+        alone = search.find(machines.by_name([device])).seconds
     except TooSlowError as error:
         alone = error.fastest.seconds
     except NoAssignmentError:  # it is short of memory
         pass
-    smaller = search(some)
+    smaller = search.find(some)
     if device not in smaller.devices:
         together = smaller.runner_up
         left = max(0.0, deadline.seconds_left())
-        least = threshold(graph, some, smaller, search, seconds=left, objective=objective)
+        least = threshold(search, some, smaller, seconds=left)
     return LeftOut(label, device, alone, together, least)
 
 
-def threshold(
-    graph: mtf.Graph,
-    machines: Machines,
-    plan: Plan,
-    search: Search,
-    *,
-    seconds: float,
-    objective: Objective = FASTEST,
-) -> Threshold | None:
+def threshold(search: Search, machines: Machines, plan: Plan, *, seconds: float) -> Threshold | None:
     """Return the bandwidth from which devices left out would be used, or else the factor on their speed.
 
     Args:
-      graph: of which the plan was made.
+      search: that found the plan.
       machines: all devices that there are.
       plan: for some of them.
-      search: returns the plan for other machines, as `Planner.find` does.
       seconds: after which the closest bounds so far are returned.
-      objective: of the plan and the search.
 
     Returns:
       None if no device is left out, or none was found to be worth using within the time.
@@ -116,7 +100,7 @@ def threshold(
             (BANDWIDTH, slowest, _FASTEST_LINK, faster_links),
             (SPEED, 1.0, _FASTEST_DEVICE, faster_devices),
         ):
-            bounds = _Bisection(graph, plan, search, changed, objective).bounds(_index(least), _index(most))
+            bounds = _Bisection(search, plan, changed).bounds(_index(least), _index(most))
             if bounds is not None:
                 low, high, devices = bounds
                 is_exact = high - low == 1
@@ -170,16 +154,8 @@ def _index(value: float) -> int:
 class _Bisection:
     """The search for the least value for whose machines, `changed(value)`, a plan uses devices that were left out."""
 
-    def __init__(
-        self,
-        graph: mtf.Graph,
-        plan: Plan,
-        search: Search,
-        changed: Callable[[float], Machines],
-        objective: Objective,
-    ) -> None:
-        self._planner = Planner(graph)
-        self._plan, self._search, self._changed, self._objective = plan, search, changed, objective
+    def __init__(self, search: Search, plan: Plan, changed: Callable[[float], Machines]) -> None:
+        self._search, self._plan, self._changed = search, plan, changed
 
     def bounds(self, low: int, high: int) -> tuple[int, int, tuple[str, ...]] | None:
         """Return the closest bounds within the time, and the devices that the plan at the upper one adds.
@@ -213,7 +189,7 @@ class _Bisection:
         Raises:
           OutOfTimeError: it does not, but the search was cut short.
         """
-        found = self._search(self._changed(_value(index)))
+        found = self._search.find(self._changed(_value(index)))
         if self._added(found):
             return found
         deadline.check()
@@ -234,10 +210,10 @@ class _Bisection:
         def planned_devices(machines: Machines) -> Machines:
             return machines.by_name(plan.devices)
 
-        model = self._planner.model_for(planned_devices(self._changed(1.0)), plan.layout)
+        model = self._search.planner.model_for(planned_devices(self._changed(1.0)), plan.layout)
 
         def key(machines: Machines) -> tuple[float, ...]:
             planned = planned_devices(machines)
-            return self._objective.key(model.on(planned).seconds(plan.layout), planned)
+            return self._search.objective.key(model.on(planned).seconds(plan.layout), planned)
 
         return key

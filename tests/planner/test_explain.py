@@ -1,6 +1,5 @@
 """The alternatives to a plan's layers: what each is said to take is what the timeline of its layout takes."""
 
-import functools
 import math
 
 import keras
@@ -15,7 +14,7 @@ from mtf_hetero.models.registry import MODELS
 from mtf_hetero.planner import explain as explain_lib
 from mtf_hetero.planner import left_out, show
 from mtf_hetero.planner.explain import ALTERNATIVES, ONE, WHOLE, explain
-from mtf_hetero.planner.planning import find
+from mtf_hetero.planner.planning import Planner, find
 from mtf_hetero.planner.space import Space, Split
 
 FAST, SLOW, SLOWEST = (Machine(name, rate * 1e10, rate * 2e9) for name, rate in (("a", 6), ("b", 3), ("c", 0.001)))
@@ -98,10 +97,11 @@ def test_a_plan_of_one_device():
     with tf.Graph().as_default():
         graph = build_step(MODELS["lenet"], 4, "sgd")
         machines = Machines((FAST, SLOWEST), Link(1e-6, 1e11))
-        plan = find(graph, machines)
+        planner = Planner(graph)
+        plan = planner.find(machines)
         assert plan.devices == ("a",) and explain(graph, machines, plan) == ()
         layers = explain_lib.layer_costs(graph, machines, plan)
-        others = left_out.devices_left_out(graph, machines, plan, functools.partial(find, graph), seconds=0)
+        others = left_out.devices_left_out(left_out.Search(planner, planner.find), machines, plan, seconds=0)
     assert [layer.name for layer in layers][:2] == ["conv1", "conv2"] and layers[-2].name == "dense3"
     assert math.fsum(layer.seconds for layer in layers) == pytest.approx(plan.seconds)
     assert {layer.limit for layer in layers} <= {explain_lib.ARITHMETIC, explain_lib.MEMORY, explain_lib.LAUNCHES}

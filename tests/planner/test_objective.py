@@ -240,14 +240,13 @@ def test_the_verdict_on_a_price(planner):
 def test_when_devices_left_out_become_cheaper(planner):
     """Just at the threshold the device is cheapest, and with the next smaller speed it is not."""
     machines = priced((FAST, 4.0), (SLOW, 1.0), link="slow link")
-    graph = planner._graph
     plan = planner.find(machines, objective=CHEAPEST)
     assert plan.devices == ("b",)
 
     def search(machines):
         return planner.find(machines, objective=CHEAPEST, refines=False)
 
-    (other,) = left_out.devices_left_out(graph, machines, plan, search, seconds=600, objective=CHEAPEST)
+    (other,) = left_out.devices_left_out(left_out.Search(planner, search, CHEAPEST), machines, plan, seconds=600)
     least = other.threshold
     assert least is not None and least.kind == left_out.SPEED and least.is_exact and 1 < least.value < 2
     below = left_out._value(left_out._index(least.value) - 1)
@@ -264,7 +263,7 @@ def test_a_device_that_is_too_slow_alone_has_its_time(planner):
     def search(machines):
         return planner.find(machines, objective=objective, refines=False)
 
-    (other,) = left_out.devices_left_out(planner._graph, machines, plan, search, seconds=600, objective=objective)
+    (other,) = left_out.devices_left_out(left_out.Search(planner, search, objective), machines, plan, seconds=600)
     assert other.alone_seconds == pytest.approx(times[1])
 
 

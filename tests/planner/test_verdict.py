@@ -1,7 +1,6 @@
 """The verdict on a plan, and the tables below it: sentences, thresholds, equal rows as one, and 80 columns."""
 
 import dataclasses
-import functools
 
 import pytest
 from dense_steps import FAST, LINKS, SLOW, step
@@ -12,7 +11,7 @@ from mtf_hetero.cost.machines import Link, Machine, Machines
 from mtf_hetero.planner import left_out, show, verdict
 from mtf_hetero.planner.fitting import repeated_search
 from mtf_hetero.planner.plan import BANDWIDTH, SPEED, LayerPlan, LeftOut, RunnerUp, Threshold
-from mtf_hetero.planner.planning import find
+from mtf_hetero.planner.planning import Planner
 
 NARROW = Machines((FAST, SLOW), LINKS["slow link"])
 SPLIT = "Split over gpu:0-1, cpu:0: 14.00 s per step"
@@ -99,21 +98,20 @@ def test_layers_whose_products_are_on_each_device_may_have_splits_of_their_own()
 
 @pytest.fixture(scope="module")
 def narrow():
-    """(graph, search) of a network that one device computes alone where links are slow."""
+    """The search for a network that one device computes alone where links are slow."""
     with tf.Graph().as_default():
-        graph = step(batch=256)[0]
-        yield graph, functools.partial(find, graph)
+        planner = Planner(step(batch=256)[0])
+        yield left_out.Search(planner, planner.find)
 
 
 def test_links_from_which_another_device_pays_off(narrow):
     """Just at the threshold a new plan uses it, and with the next smaller number it does not."""
-    graph, search = narrow
-    machines = dataclasses.replace(NARROW, link=Link(1e-6, 1e7))
+    machines, search = dataclasses.replace(NARROW, link=Link(1e-6, 1e7)), narrow.find
     plan = search(machines)
     assert plan.devices == ("fast",)
     assert plan.runner_up is not None and "slow" in plan.runner_up.devices
-    quick = repeated_search(graph, lambda: graph, machines, plan)
-    (other,) = left_out.devices_left_out(graph, machines, plan, quick, seconds=600)
+    quick = repeated_search(narrow.planner, lambda: pytest.fail("it is lowered"), machines, plan)
+    (other,) = left_out.devices_left_out(quick, machines, plan, seconds=600)
     least = other.threshold
     assert least is not None and least.kind == BANDWIDTH and least.devices == ("slow",) and least.is_exact
     assert float(f"{least.value:.2g}") == least.value
@@ -126,10 +124,9 @@ def test_links_from_which_another_device_pays_off(narrow):
 
 def test_a_speed_at_which_another_device_pays_off(narrow):
     """No bandwidth helps: messages take longer than the step."""
-    graph, search = narrow
-    machines = dataclasses.replace(NARROW, link=Link(1.0, 1e12))
+    machines, search = dataclasses.replace(NARROW, link=Link(1.0, 1e12)), narrow.find
     plan = search(machines)
-    least = left_out.threshold(graph, machines, plan, search, seconds=600)
+    least = left_out.threshold(narrow, machines, plan, seconds=600)
     assert least is not None and least.kind == SPEED and least.is_exact
     below = left_out._value(left_out._index(least.value) - 1)
     assert search(left_out.with_speed(machines, plan, least.value)).devices == ("slow",)
@@ -137,21 +134,19 @@ def test_a_speed_at_which_another_device_pays_off(narrow):
 
 
 def test_no_time_is_no_exact_threshold(narrow):
-    graph, search = narrow
-    plan = search(NARROW)
-    bound = left_out.threshold(graph, NARROW, plan, search, seconds=0)
+    plan = narrow.find(NARROW)
+    bound = left_out.threshold(narrow, NARROW, plan, seconds=0)
     assert bound is not None and not bound.is_exact
     assert verdict.threshold_text(dataclasses.replace(bound, value=float("inf"))) == "at a higher speed"
-    assert left_out.devices_left_out(graph, NARROW, plan, search, seconds=0) == ()
-    both = search(dataclasses.replace(NARROW, link=LINKS["fast link"]))
-    assert len(both.devices) == 2 and left_out.threshold(graph, NARROW, both, search, seconds=60) is None
+    assert left_out.devices_left_out(narrow, NARROW, plan, seconds=0) == ()
+    both = narrow.find(dataclasses.replace(NARROW, link=LINKS["fast link"]))
+    assert len(both.devices) == 2 and left_out.threshold(narrow, NARROW, both, seconds=60) is None
 
 
 def test_a_slower_device_alone_where_it_has_the_memory(narrow):
-    _, search = narrow
-    (needed,) = search(NARROW).memory_bytes
+    (needed,) = narrow.find(NARROW).memory_bytes
     small = Machine("small", 6e10, 1e10, 0.9 * needed)
-    plan = search(Machines((small, SLOW), LINKS["slow link"]))
+    plan = narrow.find(Machines((small, SLOW), LINKS["slow link"]))
     assert plan.devices == ("slow",) and plan.alone[0] == "slow" and plan.alone_fits
 
 
