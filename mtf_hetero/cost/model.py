@@ -205,7 +205,8 @@ class Model:
         operations = self.operations if operations is None else tuple(operations)
         key = operations, layout.mesh_shape, layout.rules, layout.sizes, layout.slots
         if key not in self._messages:
-            self._messages[key] = self._step.part(operations).messages(layout)
+            residents = self._find_residents(layout) if operations is self.operations else None
+            self._messages[key] = self._step.part(operations).messages(layout, residents)
         return self._messages[key]
 
     def exact(self, layout: Layout) -> Layout:

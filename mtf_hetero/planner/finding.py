@@ -325,10 +325,9 @@ class Finder:
         subsets = [sorted(fastest[:count]) for count in self._prefixes(numbers, fastest)]
         space = self._spaces.space(machines, subsets)
         found = [self._candidate(space, splits, 0.0) for splits in self._of_one_family(space)]
-        least = min(
-            [self._as_good(self._best, machines), *(candidate.seconds for candidate in found if candidate.fits)]
-        )
-        is_short = any(not candidate.fits and candidate.seconds < _HOPELESS * least for candidate in found)
+        fitting = [candidate.seconds for candidate in found if candidate.fits]
+        slowest = _HOPELESS * min([self._as_good(self._best, machines), *fitting])
+        is_short = any(not candidate.fits and candidate.seconds < slowest for candidate in found)
         if is_short:
             limited = [space.within_memory(space.splits(candidate.layout)) for candidate in found]
             found += [self._candidate(space, splits, 0.0) for splits in limited if splits]
@@ -340,8 +339,9 @@ class Finder:
                 if menus == before:
                     break
                 searched = self._searched(space, space.with_memory(menus) if is_short else menus)
-                least, found = min(map(_seconds, found), default=math.inf), [*found, *searched]
-                if not searched or (used is not None and min(map(_seconds, searched)) >= least):
+                is_faster = used is None or min(map(_seconds, searched), default=math.inf) < min(map(_seconds, found))
+                found += searched
+                if not (searched and is_faster):
                     break
                 used = space.operations_split(space.splits(min(searched, key=_seconds).layout))
         return found

@@ -86,7 +86,6 @@ class Step:
             raise ValueError(f"operations on {count} meshes; give operations of one mesh")
         self._operations, self._fetched = tuple(operations), tuple(fetched)
         self._within = tuple(within(operations))
-        self._residents: tuple[Layout, Residents] | None = None  # the last ones
         gradients, self._unneeded = merging.plan(self._operations)
         self._rules = {op: find_counting_rule(op) for op in self._operations}
         self._rules |= {op: native.gradient_rule(gradient) for op, gradient in gradients.items()}
@@ -94,12 +93,14 @@ class Step:
 
     def residents(self, layout: Layout) -> Residents:
         """Return who holds and computes what under a layout."""
-        if self._residents is None or self._residents[0] != layout:
-            self._residents = layout, Residents(self._within, layout)
-        return self._residents[1]
+        return Residents(self._within, layout)
 
-    def messages(self, layout: Layout) -> Messages:
+    def messages(self, layout: Layout, residents: Residents | None = None) -> Messages:
         """Return the messages under a layout.
+
+        Args:
+          layout: the Layout.
+          residents: under it; None: they are found.
 
         Raises:
           NotImplementedError: an operation has no rule, or its lowering refuses the layout.
@@ -120,7 +121,7 @@ class Step:
             run(op, sketch)
             return True
 
-        with Sketch(layout, self.residents(layout), run_after_all) as sketch:
+        with Sketch(layout, residents or self.residents(layout), run_after_all) as sketch:
             for op in self._operations:
                 if op not in left:
                     run(op, sketch)
