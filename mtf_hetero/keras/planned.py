@@ -36,8 +36,9 @@ def plan(
     Args:
       step: a compiled keras.Model, whose training step is planned; or a tf.function, or a Python function to be traced
         as one.
-      inputs: of a model, a batch as `fit` takes it, (x, y) or (x, y, sample_weight); of a step, its arguments, a tuple.
-        Arrays, tensors or tf.TensorSpecs; anything but a tuple is the only argument.
+      inputs: of a model, a batch as `fit` takes it, (x, y) or (x, y, sample_weight), or what a train_step of its own
+        takes; of a step, its arguments, a tuple. Arrays, tensors or tf.TensorSpecs; anything but a tuple is the only
+        argument.
       devices: "2 x RTX 3090, GTX 1080 Ti", of which a semicolon begins another machine; or a list of such words; or
         cost.Machines, such as those of `cost.load("devices.yaml")`. "RTX 3090 at 0.22" has a price per hour.
       link: "pcie4", "10Gbit/s", "wifi" or the like, between devices, or between machines; None: 10 Gbit/s.
@@ -93,13 +94,15 @@ def trace(step: object, inputs: object, batch_size: int | None = None) -> Networ
             raise ValueError("batch_size is of a keras.Model, but step is a function; give it inputs of that size")
         arguments = inputs if isinstance(inputs, tuple) else (inputs,)
         return Network("the step", _builder(Traced(step), arguments))
+    from mtf_hetero.keras._keras import keras
     from mtf_hetero.keras.checks import check_runs
     from mtf_hetero.keras.imported import find_traced
 
     model = cast("keras.Model", step)
     check_runs(model, "train")
     check_number(batch_size, "batch_size")
-    if not isinstance(inputs, tuple):
+    train_step = getattr(model.train_step, "__func__", model.train_step)
+    if not isinstance(inputs, tuple) and train_step is keras.Model.train_step:  # which would have no labels
         raise ValueError(f"inputs is {shorten(inputs)}; give a batch as a tuple, (x, y)")
     sizes = {x.shape[0] for x in tf.nest.flatten(inputs) if len(x.shape)}
 

@@ -81,6 +81,23 @@ def test_a_step_is_planned():
     assert "Assumed: steps reach 40 % of the peak arithmetic." in str(found)
 
 
+def test_a_model_with_a_train_step_of_its_own_takes_a_batch_without_labels(model):
+    class Autoencoder(keras.Sequential):
+        def train_step(self, x):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((self(x["images"]) - x["images"]) ** 2)
+            weights = self.trainable_weights
+            self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+            return {"loss": loss}
+
+    made = Autoencoder([keras.Input((32,)), keras.layers.Dense(8), keras.layers.Dense(32)])
+    made.compile("adam")
+    batch = {"images": tf.TensorSpec([64, 32])}
+    assert str(mtf_hetero.plan(made, batch, batch_size=96, devices=TWO)).count("For batches of 96.") == 1
+    with pytest.raises(ValueError, match=r"give a batch as a tuple, \(x, y\)"):
+        mtf_hetero.plan(model, batch, devices=TWO)
+
+
 @pytest.mark.parametrize(
     ("options", "problem"),
     [

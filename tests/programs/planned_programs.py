@@ -17,13 +17,8 @@ def verdict(name):
     program = programs()[name]
     with any_step.floats(program.dtype):
         made = any_step.make(program)
-        if not isinstance(made, KerasStep):
-            step, inputs = made.step, made.inputs
-        elif isinstance(made.data, tuple):
-            step, inputs = made.model, made.data
-        else:
-            step, inputs = made.model.train_step, (made.data,)
-        planned = mtf_hetero.plan(step, inputs, devices="RTX 3090, GTX 1080 Ti", link="pcie4")
+        step = (made.model, made.data) if isinstance(made, KerasStep) else (made.step, made.inputs)
+        planned = mtf_hetero.plan(*step, devices="RTX 3090, GTX 1080 Ti", link="pcie4")
     return str(planned).partition(".\n")[0].replace("\n", " ")
 
 
