@@ -240,9 +240,19 @@ class Finder:
             return  # parts of a batch save one device no time
         space = self._spaces.space(machines)
         slotted = Slotted(space.model, is_short=self._is_short)
-        for layout, timeline in slotted.list_fast(lambda: self._as_good(self._best, machines)):
+        for layout, timeline in slotted.list_fast(
+            lambda: self._as_good(self._best, machines), lambda: self._shown_seconds(machines)
+        ):
             self._note()
             yield Candidate(space, layout, timeline, 0.0)
+
+    def _shown_seconds(self, machines: Machines) -> float:
+        """Return the seconds of the best runner-up so far, if a layout on these devices may be a better one."""
+        used = set() if self._best is None else {*self._best.machines.names}
+        if self._objective.name != TIME or used.issuperset(machines.names):
+            return 0.0
+        others = (other for other in self._fitting.values() if not used.issuperset(other.used_devices()))
+        return min(map(_seconds, others), default=math.inf)
 
     def _searched(self, space: Space, menus: Menus) -> list[Candidate]:
         """Return the different candidates that a search finds at each of the prices; none if none is allowed."""

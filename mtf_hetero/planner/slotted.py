@@ -77,14 +77,17 @@ class Slotted:
         self._work = [min(model.unsplit_seconds(each)) for each in groups]
         self._crossing = count_crossing(model.operations, self._names)
 
-    def list_fast(self, least_seconds: Callable[[], float]) -> Iterator[tuple[Layout, Timeline]]:
-        """Generate layouts for each way to group the devices; one if it takes much longer than the best plan.
+    def list_fast(
+        self, least_seconds: Callable[[], float], shown_seconds: Callable[[], float] = lambda: 0.0
+    ) -> Iterator[tuple[Layout, Timeline]]:
+        """Generate layouts for each way to group the devices; few if they take much longer than the best plan.
 
         Args:
           least_seconds: returns those of the best plan so far.
+          shown_seconds: returns those up to which a slower layout is shown beside it.
         """
         for groups in self._list_groups():
-            yield from self._list_runs(groups, least_seconds)
+            yield from self._list_runs(groups, least_seconds, shown_seconds)
 
     def _list_groups(self) -> Iterator[_Groups]:
         """Generate the ways to group the devices: with one group, two, and more, in this order and the reverse one."""
@@ -94,11 +97,13 @@ class Slotted:
                 groups = [devices[one:other] for one, other in itertools.pairwise([0, *begins, len(devices)])]
                 yield from (groups, groups[::-1]) if count > 1 else (groups,)
 
-    def _list_runs(self, groups: _Groups, least_seconds: Callable[[], float]) -> Iterator[tuple[Layout, Timeline]]:
+    def _list_runs(
+        self, groups: _Groups, least_seconds: Callable[[], float], shown_seconds: Callable[[], float]
+    ) -> Iterator[tuple[Layout, Timeline]]:
         if (ends := self._divide(self._work, groups, self._speeds)) is None:
             return  # devices are too slow for the shortest run
         found = []
-        for each in self._list_ways(groups, ends, lambda: _NEAR * least_seconds()):
+        for each in self._list_ways(groups, ends, lambda: _NEAR * least_seconds(), shown_seconds):
             yield each[1:]
             found.append(each)
         if not found or min(map(_seconds, found)) > _NEAR * least_seconds():
@@ -118,7 +123,13 @@ class Slotted:
             best = moved
             yield best[1:]
 
-    def _list_ways(self, groups: _Groups, ends: tuple[int, ...], most_seconds: Callable[[], float]) -> Iterator[_Found]:
+    def _list_ways(
+        self,
+        groups: _Groups,
+        ends: tuple[int, ...],
+        most_seconds: Callable[[], float],
+        shown_seconds: Callable[[], float],
+    ) -> Iterator[_Found]:
         """Generate the ways with these ends of runs that may be fast enough: without parts, then with them.
 
         One whose device computes for longer need not be predicted. What is not split takes each device as long in parts
@@ -128,7 +139,7 @@ class Slotted:
         unsplit: Sequence[float] = [0.0 for _ in self._speeds]
 
         def may_win(way: _Way) -> bool:
-            return max(map(operator.add, self._split_seconds(way), unsplit)) <= most_seconds()
+            return max(map(operator.add, self._split_seconds(way), unsplit)) <= max(most_seconds(), shown_seconds())
 
         if len(groups) > 1 and may_win(whole):  # where steps are short, each part more costs its operations' launches
             found.append(self._predict(whole))

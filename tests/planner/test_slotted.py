@@ -220,6 +220,18 @@ def test_what_is_not_predicted_cannot_win(make, launch, speeds, monkeypatch):
             assert max(split[device], busy_whole - split_whole[device] + split[device]) <= (1 + 1e-9) * busy
 
 
+@pytest.mark.parametrize("bandwidth", [1e2, 1e3, 1e5])
+def test_the_runner_up_is_that_of_all_layouts(graph, bandwidth, monkeypatch):
+    """Of a plan for one device, what is shown beside it is no slower for what is not predicted."""
+    slow_launches = [dataclasses.replace(each, operation_seconds=0.01) for each in machines(2, 1).devices]
+    devices = Machines(tuple(slow_launches), Link(1e-6, bandwidth))
+    found = find(graph, devices)
+    monkeypatch.setattr(Slotted, "_split_seconds", lambda self, way: [0.0, 0.0])
+    every = find(graph, devices)
+    assert (found.layout, found.runner_up) == (every.layout, every.runner_up)
+    assert (found.devices == ("cpu:0",)) == (bandwidth < 1e5)
+
+
 def test_what_a_plan_says(graph):
     plan = find(graph, machines(2, 1))
     assert verdict.sentence(plan).startswith(f"Pipeline of {plan.parts} parts of the batch over ")
