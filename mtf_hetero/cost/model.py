@@ -275,7 +275,7 @@ class Model:
         """Return the seconds that each priced device computes for an operation; the others rest if one has all."""
         return self._compute_seconds(op, self.priced(layout))
 
-    def seconds_of_parts(self, name: str, layout: Layout) -> tuple[float, ...]:
+    def split_seconds(self, name: str, layout: Layout) -> tuple[float, ...]:
         """Return the seconds that each priced device computes its parts of what is split by this name alone."""
         sizes, seconds = dict(layout.sizes), [0.0] * len(self.shown.devices)
         for op in self.families.list_operations([name]):

@@ -154,7 +154,7 @@ class Slotted:
     def _split_seconds(self, way: _Way) -> Sequence[float]:
         """Return the seconds that each device computes its parts of what is split."""
         layout = self._lay_out(way)
-        of_names = [self._model.seconds_of_parts(name, layout) for name in self._names]
+        of_names = [self._model.split_seconds(name, layout) for name in self._names]
         return list(map(math.fsum, zip(*of_names, strict=True)))
 
     def _divide(self, work: Sequence[float], groups: _Groups, weights: Sequence[float]) -> tuple[int, ...] | None:
@@ -196,7 +196,7 @@ class Slotted:
                 joint *= 2
 
     def _with_joint(self, ways: Iterator[_Way]) -> Sequence[_Found]:
-        """Return the first way, and the best with joint names; they must not need too much memory."""
+        """Return the first ways, each faster than the one before; joint names must not need too much memory."""
         found: list[_Found] = []
         for way in ways:
             new = self._predict(way)
