@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 
 from mtf_hetero.keras._keras import keras
+from mtf_hetero.keras.checks import has_own
 
 Callbacks = keras.callbacks.Callback | Sequence[keras.callbacks.Callback] | None  # a CallbackList is a callback too
 _EPOCH_HOOKS = ("on_epoch_begin", "on_epoch_end")  # the model always has its weights there
@@ -76,9 +77,4 @@ def _is_blind(callback: keras.callbacks.Callback, hook: str) -> bool:
 
 def _overrides(callback: keras.callbacks.Callback, hook: str) -> bool:
     """Return whether a callback has a hook of its own."""
-    return any(not _is_default(callback, name) for name in (hook, _SAME_AS.get(hook, hook)))
-
-
-def _is_default(callback: keras.callbacks.Callback, hook: str) -> bool:
-    method = getattr(callback, hook)
-    return getattr(method, "__func__", method) is getattr(keras.callbacks.Callback, hook)
+    return any(has_own(callback, keras.callbacks.Callback, name) for name in (hook, _SAME_AS.get(hook, hook)))

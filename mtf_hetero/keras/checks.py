@@ -38,6 +38,12 @@ def check_runs(model: keras.Model, *kinds: str) -> None:
     check_strategy(model)
 
 
+def has_own(instance: object, kind: type, name: str) -> bool:
+    """Return whether an object has a method of its own, on its class or itself, in place of one of Keras's class."""
+    method = getattr(instance, name)
+    return getattr(method, "__func__", method) is not getattr(kind, name)
+
+
 def _check_loop(model: keras.Model, name: str) -> None:
     """Raise NotImplementedError if a model has its own fit, evaluate or predict, with other arguments than Keras's."""
     data = ["x"] if name == "predict" else ["x", "y"]
@@ -52,8 +58,7 @@ def _check_loop(model: keras.Model, name: str) -> None:
 
 def _check_function(model: keras.Model, name: str) -> None:
     """Raise NotImplementedError if a model makes a function of its steps itself: on its class, or the instance."""
-    method = getattr(model, name)
-    if getattr(method, "__func__", method) is not getattr(keras.Model, name):
+    if has_own(model, keras.Model, name):
         where = "set on the instance" if name in vars(model) else f"of its class {type(model).__name__}"
         raise NotImplementedError(
             f"model {model.name!r} has its own {name} ({where}), which is not divided; override train_step, test_step "

@@ -13,7 +13,7 @@ from mtf_hetero.keras import callbacks as callbacks_lib
 from mtf_hetero.keras import counting
 from mtf_hetero.keras._keras import keras
 from mtf_hetero.keras.callbacks import Callbacks, look_between
-from mtf_hetero.keras.checks import check_runs
+from mtf_hetero.keras.checks import check_runs, has_own
 from mtf_hetero.keras.joining import Joining
 from mtf_hetero.keras.keeping import Keeper
 from mtf_hetero.keras.loop import Loop
@@ -289,8 +289,8 @@ def _make_joinings(
     """
     joinings: dict[str, Joining] = {}
     for kind, loop in ("train", "fit"), ("test", "evaluate"), ("predict", "predict"):
-        is_keras_own = getattr(getattr(model, loop), "__func__", None) is getattr(keras.Model, loop)
-        if kind in kinds and is_keras_own and model.steps_per_execution == 1 and not look_between(callbacks, kind):
+        has_loop = has_own(model, keras.Model, loop)
+        if kind in kinds and not has_loop and model.steps_per_execution == 1 and not look_between(callbacks, kind):
             say = extras.write_above_bars if announces and kind == kinds[0] else tf.logging.info
             joinings[kind] = Joining(epochs, say)
     return joinings

@@ -95,14 +95,13 @@ def trace(step: object, inputs: object, batch_size: int | None = None) -> Networ
         arguments = inputs if isinstance(inputs, tuple) else (inputs,)
         return Network("the step", _builder(Traced(step), arguments))
     from mtf_hetero.keras._keras import keras
-    from mtf_hetero.keras.checks import check_runs
+    from mtf_hetero.keras.checks import check_runs, has_own
     from mtf_hetero.keras.imported import find_traced
 
     model = cast("keras.Model", step)
     check_runs(model, "train")
     check_number(batch_size, "batch_size")
-    train_step = getattr(model.train_step, "__func__", model.train_step)
-    if not isinstance(inputs, tuple) and train_step is keras.Model.train_step:  # which would have no labels
+    if not isinstance(inputs, tuple) and not has_own(model, keras.Model, "train_step"):  # it would have no labels
         raise ValueError(f"inputs is {shorten(inputs)}; give a batch as a tuple, (x, y)")
     sizes = {x.shape[0] for x in tf.nest.flatten(inputs) if len(x.shape)}
 

@@ -153,5 +153,5 @@ def test_programs_that_people_write_are_planned(part):
     found = forked.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": path})
     assert found.returncode == 0, found.stderr
     lines = found.stdout.splitlines()
-    assert len(lines) >= 4
+    assert len(lines) >= 5
     assert [line for line in lines if not re.search(r": (Use|Split over|Pipeline of) .* per step", line)] == []

@@ -222,7 +222,7 @@ def test_what_is_not_predicted_cannot_win(make, launch, speeds, monkeypatch):
 
 @pytest.mark.parametrize("bandwidth", [1e2, 1e3, 1e5])
 def test_the_runner_up_is_that_of_all_layouts(graph, bandwidth, monkeypatch):
-    """Of a plan for one device, what is shown beside it is no slower for what is not predicted."""
+    """The runner-up of a plan for one device is no slower for what is not predicted."""
     slow_launches = [dataclasses.replace(each, operation_seconds=0.01) for each in machines(2, 1).devices]
     devices = Machines(tuple(slow_launches), Link(1e-6, bandwidth))
     found = find(graph, devices)
