@@ -107,7 +107,8 @@ def build_step(model: "Model", batch_size: int, optimizer: str, **config: Any) -
     from mtf_hetero.cli.train.program import Optimizer, Program
 
     task = model.task.of_count(model.classes)
-    build = functools.partial(model.build, **{**task.config, **config})
+    stages = {"is_staged": True} if model.in_stages else {}  # as where `train --layout=auto` places it
+    build = functools.partial(model.build, **{**task.config, **stages, **config})
     made = Program(build, Optimizer(optimizer), task, image_shape=model.image_shape)
     return made.build_blank(batch_size).graph
 

@@ -193,7 +193,7 @@ def test_runs_are_placed_without_parts_where_launches_take_the_time(graph):
 @tiers.parametrize("launch", [0.0, 1e-4, 1.0], first=[1e-4])
 @pytest.mark.parametrize("make", [program, heavy_program], ids=lambda make: make.__name__)
 def test_what_is_not_predicted_cannot_win(make, launch, speeds, monkeypatch):
-    """Seconds that are found without the messages are less than those for which a device is busy."""
+    """Seconds that are found without the messages, or from few parts, are less than those that are predicted."""
     with tf.Graph().as_default():
         graph = train(make)
     devices = [dataclasses.replace(each, operation_seconds=launch) for each in machines(*speeds).devices]
@@ -218,6 +218,9 @@ def test_what_is_not_predicted_cannot_win(make, launch, speeds, monkeypatch):
         for device in range(len(speeds)):
             busy, busy_whole = (each.timeline.busy_seconds(device) for each in (found, whole))
             assert max(split[device], busy_whole - split_whole[device] + split[device]) <= (1 + 1e-9) * busy
+        if found.way.slots > 1:
+            few = predict(slotted, dataclasses.replace(whole.way, slots=4))
+            assert found.timeline.seconds >= min(slotted._least_seconds(whole, few), whole.timeline.seconds)
 
 
 @pytest.mark.parametrize("bandwidth", [1e2, 1e3, 1e5])
