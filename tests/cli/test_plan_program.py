@@ -70,6 +70,23 @@ def test_a_model_is_planned_shown_and_laid_out(planned):
     assert run.layout == plan.layout and run.devices == plan.devices
 
 
+SLOWLY_LINKED = """
+devices:
+  - {name: "cpu:0", flops_per_second: 1e11, bytes_per_second: 2e10}
+  - {name: "cpu:1", flops_per_second: 6e10, bytes_per_second: 2e10}
+link: {latency_seconds: 1e-4, bytes_per_second: 1.25e7}
+"""
+
+
+@pytest.mark.full
+def test_a_keras_model_is_planned_as_a_pipeline(tmp_path, capsys):
+    (tmp_path / "devices.yaml").write_text(SLOWLY_LINKED)
+    flags = ["--model=keras:VGG16", "--image_size=32", "--batch_size=64", f"--simulate={tmp_path}/devices.yaml"]
+    assert program.main([*flags, f"--save={tmp_path}/plan.json"]) == 0
+    assert capsys.readouterr().out.startswith("Pipeline of 16 parts of the batch over cpu:0-1: ")
+    assert any(name.startswith("stage1/") for name, _ in plan_lib.load(f"{tmp_path}/plan.json").layout.rules)
+
+
 ABSENT = [("gpu:0", "gpu:1"), ("RTX-3090", "V100"), ("worker:0/gpu:0", "worker:1/cpu:0"), ("gpu:7", "cpu:0")]
 
 
