@@ -16,6 +16,7 @@ from mtf_hetero.cluster.devices import MOST_CPUS, Device
 from mtf_hetero.cluster.probe import PORTS, may_change
 from mtf_hetero.layout.convert import convert_to_mesh_shape
 from mtf_hetero.placement.given import Numbers
+from mtf_hetero.planner import plan as plan_lib
 
 if TYPE_CHECKING:
     from mtf_hetero.cluster import Cluster, LocalCluster
@@ -31,7 +32,6 @@ AXIS = "all"  # the mesh axis, if the user names none
 EVEN = "even"
 HYBRID = "hybrid"
 STAGES = "stages"
-_OF_STAGE = re.compile(r"(?:^|[\s;,])stage[0-9]+/(?:[^\s;:]*/)?batch")  # names of an imported step's batch
 _ENTER = "write `with LocalCluster([1, 0.5]) as workers:`"
 
 
@@ -119,9 +119,11 @@ class Request:
     @property
     def has_stages(self) -> bool:
         """Return whether the batch of an imported step is to have a name in each stage: the layout has them, or may."""
+        if plan_lib.STAGES in getattr(self.layout, "provenance", ()):
+            return True  # also where the plan splits the batch of the first stage alone
         layout = getattr(self.layout, "layout", self.layout)  # of a plan
-        rules = " ".join(name for name, _ in getattr(layout, "rules", ())) or str(layout)
-        return rules in (STAGES, AUTO) or _OF_STAGE.search(rules) is not None
+        names = [name for name, _ in getattr(layout, "rules", ())] or re.split(r"[\s;:,]+", str(layout))
+        return names in ([STAGES], [AUTO]) or plan_lib.has_stages(names)
 
     @property
     def is_measured(self) -> bool:

@@ -10,7 +10,7 @@ from mtf_hetero.cost.timeline import Timeline
 from mtf_hetero.graph import roles
 from mtf_hetero.graph.walk import size_bytes
 from mtf_hetero.layout import Layout
-from mtf_hetero.planner.plan import LayerPlan, Plan, RunnerUp
+from mtf_hetero.planner.plan import STAGES, LayerPlan, Plan, RunnerUp, has_stages
 from mtf_hetero.planner.space import Space
 
 
@@ -82,6 +82,7 @@ class Candidate:
             if dim.name in split and dim.size == sum(split[dim.name])
         }
         variables = (op.outputs[0] for op in model.operations if isinstance(op, mtf.Variable))
+        stages = {STAGES: "yes"} if has_stages(model.families.extents) else {}
         return Plan(
             devices=names,
             layout=self.layout,
@@ -91,7 +92,7 @@ class Candidate:
             layers=self._layers(),
             memory_bytes=model.bytes_held(self.layout),
             extents=extents,
-            provenance={"parameters_bytes": str(sum(map(size_bytes, variables)))},
+            provenance={"parameters_bytes": str(sum(map(size_bytes, variables))), **stages},
             timeline=tuple(span._replace(device=model.crowd.shown[span.device]) for span in self.timeline.merged()),
         )
 

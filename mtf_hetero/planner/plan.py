@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from mtf_hetero.cost.timeline import Span  # TensorFlow, for which a program that reads a file does not wait
 
 SCHEMA = 1
+STAGES = "stages"  # in the provenance, of a step whose batch has another name in each stage
+_BATCH_OF_STAGE = re.compile(r"stage[0-9]+/(.*/)?batch")
 BANDWIDTH, SPEED = "bandwidth", "speed"  # kinds of thresholds
 _SECONDS, _SIZES = Number(least=0), Table(Many(Number(integer=True, least=0), least=1))
 _LAYER = Record(
@@ -130,6 +133,11 @@ class LeftOut:
     alone_seconds: float | None
     together: RunnerUp | None
     threshold: Threshold | None
+
+
+def has_stages(names: Iterable[str]) -> bool:
+    """Return whether names of dimensions are of an imported step whose batch has another name in each stage."""
+    return any(map(_BATCH_OF_STAGE.fullmatch, names))
 
 
 @dataclasses.dataclass(frozen=True)

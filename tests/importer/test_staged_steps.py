@@ -12,9 +12,13 @@ from tiers import parametrize
 
 import mtf_hetero
 from mtf_hetero import Layout, mtf, tf
+from mtf_hetero.cost.links import Link
+from mtf_hetero.cost.machines import Machine, Machines
 from mtf_hetero.importer import step as step_lib
 from mtf_hetero.importer.tracing import Traced
 from mtf_hetero.layouts import LAYOUTS
+from mtf_hetero.planner import plan as plan_lib
+from mtf_hetero.planner.planning import describe
 
 MODELS = {
     "residual": of_keras(staged_models.residual, sgd, rows),
@@ -118,6 +122,20 @@ def test_stages_exist_only_if_they_are_asked_for():
             names = {name for op in divided.graph.operations for y in op.outputs for name in y.shape.dimension_names}
         assert {"stage1/batch", "stage2/batch", "stage3/batch"} <= names or not has_stages
         assert has_stages or all(not name.startswith("stage") for name in names)
+
+
+@pytest.mark.parametrize("is_staged", [False, True])
+def test_a_saved_plan_for_the_first_stage_alone_is_not_for_all(is_staged, tmp_path):
+    """Its names are those of a step whose batch has one name."""
+    step, _, inputs = MODELS["residual"]()
+    machines = Machines(tuple(Machine(name, 1e9, 1e9) for name in DEVICES.split(",")), Link(1e-6, 1e9))
+    plan = describe(build_by_name("residual", is_staged), machines, Layout([("all", 3)], [("batch", "all")]))
+    plan_lib.save(plan, tmp_path / "plan.json")
+    path = f"{tmp_path}/plan.json"
+    with mtf_hetero.function(step, inputs[0], devices=DEVICES, layout=path, verify=False) as divided:
+        names = {name for op in divided.graph.operations for y in op.outputs for name in y.shape.dimension_names}
+        assert divided.layout.sizes == plan.layout.sizes
+    assert any(name.startswith("stage") for name in names) == is_staged
 
 
 def test_a_step_of_one_block_has_no_stages():
