@@ -137,7 +137,7 @@ class LeftOut:
 
 def has_stages(names: Iterable[str]) -> bool:
     """Return whether names of dimensions are of an imported step whose batch has another name in each stage."""
-    return any(map(_BATCH_OF_STAGE.fullmatch, names))
+    return any(map(_BATCH_OF_STAGE.match, names))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,7 +26,7 @@ from mtf_hetero.layout.partition import split_among_positive, split_by_share
 
 MOST_DEVICES = 4  # each more doubles the ways to group them
 _FIRST, _FEWER, _MORE = 8, 4, (16, 32)  # slots of each device; 32 alone took as long to predict as all others
-_SAVED = 3  # times as much as few parts save, at most
+_SAVED = 3  # times as much as few parts save: what more save at most, in nearly all that was tried
 _NEAR = 1.15  # times as long as the best plan
 _LEAST_PART = 0.9  # of the work, which belongs to a name of the batch
 _MOVES = 4  # of ends of runs, at most
@@ -105,7 +105,7 @@ class Slotted:
             return  # devices are too slow for the shortest run
         found: list[_Found] = []
         for each in self._list_ways(groups, ends, lambda: _NEAR * least_seconds(), shown_seconds):
-            if each.way not in (other.way for other in found):
+            if each.way not in (other.way for other in found):  # few parts come first, and as another number of slots
                 yield each[1:]
                 found.append(each)
         if not found or min(map(_seconds, found)) > _NEAR * least_seconds():
@@ -135,7 +135,7 @@ class Slotted:
         """Generate the ways with these ends of runs that may be fast enough: without parts, then with them.
 
         One whose device computes for longer need not be predicted. What is not split takes each device as long in parts
-        as without. Nor need any be predicted if few parts hardly save time: all parts wait for each normalization of
+        as without. Nor are more parts predicted if few hardly save time, as where all wait for each normalization of
         the batch, or for a slow link.
         """
         whole, found = _Way(groups, ends, slots=1), list[_Found]()
@@ -162,8 +162,8 @@ class Slotted:
         """Return the seconds that a way takes in many parts at least, from those without parts and with few.
 
         If one run or link has work from the first part to the last, four parts save three quarters of what many save.
-        In all that was tried they saved a third or more. What few parts compute for longer than one, such as a layer
-        that reads its weights again for each, is left out, because joint names do not.
+        A third was enough in all that was tried but one setting, where devices share a run. What few parts compute for
+        longer than one, such as a layer that reads its weights again for each, is left out: joint names do not.
         """
         longer = math.fsum(self._split_seconds(few.way)) - math.fsum(self._split_seconds(whole.way))
         return _seconds(whole) - _SAVED * (_seconds(whole) + longer - _seconds(few))
