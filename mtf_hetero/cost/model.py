@@ -145,7 +145,7 @@ class Model:
             if layout.slots:
                 found = Turns(self._step.simulation, self.shown, layout, compute, messages).run()
             else:
-                found = self._step.simulation.run(self.shown, compute, messages.sent), ()
+                found = self._step.simulation.run(self.shown, compute, messages), ()
             self._runs[layout] = found
         return self._runs[layout]
 

@@ -1,8 +1,8 @@
 """Simulate a step of a layout on devices: who computes what from when to when, and who waits.
 
-Each device runs its operations one after another, in the graph's order, once their inputs have arrived. A message
-leaves when its content is ready, and its sender has sent those before. A sum over devices that is read only at the end,
-such as a weight's gradient, is sent beside the computation.
+Each device runs its operations one after another, in the graph's order, once their inputs have arrived: also those
+that an earlier operation has had sent. A message leaves when its content is ready, and its sender has sent those
+before. A sum over devices that is read only at the end, such as a weight's gradient, is sent beside the computation.
 """
 
 import collections
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from mtf_hetero._compat import mtf
 from mtf_hetero.cost.machines import Machines
-from mtf_hetero.cost.transfers import Transfer
+from mtf_hetero.cost.transfers import Messages, Transfer
 from mtf_hetero.mesh.traffic import BUCKET_BYTES
 from mtf_hetero.ops.traits import find_traits, is_contraction
 
@@ -96,13 +96,21 @@ class Clocks:
         self.free_to_send = [0.0] * count
         self.ready: dict[mtf.Tensor, list[float]] = {}
         self.last = 0.0
+        self._late: dict[str, list[float]] = {}  # {operation: as of `delay`, on each device}
         # {link: the joint message, and when it is ready}
         self._together: dict[tuple[int, int], tuple[Transfer, float]] = {}
 
     def inputs_ready(self, op: mtf.Operation) -> list[float]:
-        """Return when each device has all inputs of an operation."""
+        """Return when each device has all inputs of an operation, also those that others have had sent."""
         ready = [self.ready[x] for x in op.inputs if x in self.ready]
+        if op.name in self._late:
+            ready.append(self._late.pop(op.name))
         return list(map(max, zip(*ready, strict=True))) if ready else [0.0] * len(self.free)
+
+    def delay(self, name: str, device: int, arrival: float) -> None:
+        """Have an operation wait on a device for a message that an earlier one has had sent."""
+        late = self._late.setdefault(name, [0.0] * len(self.free))
+        late[device] = max(late[device], arrival)
 
     def beside_others(self, device: int, begin: float, seconds: float) -> float:
         """Return the seconds of work that takes so many if the other devices rest; it is longer while they work."""
@@ -166,19 +174,23 @@ class Simulation:
         self,
         machines: Machines,
         seconds_of: Callable[[mtf.Operation], Sequence[float]],
-        sent: Sequence[Transfer],
+        messages: Messages,
     ) -> Timeline:
         """Return the timeline of a step.
 
         Args:
           machines: one device per processor.
           seconds_of: from an operation to the seconds that each device computes for it.
-          sent: all messages of the step.
+          messages: all of the step.
         """
-        by_operation = group_by_operation(sent)
+        by_operation = group_by_operation(messages.sent)
         clocks, spans = Clocks(machines), []
         for op in self.operations:
-            begins = clocks.inputs_ready(op)
+            sent = by_operation[op.name]
+            leaves_sums = bool(sent) and find_traits(op).leaves_sums
+            # What is cut within a convolution for its windows is not told from addends, and arrives with the result.
+            inputs = [transfer for transfer in sent if transfer.is_input or not leaves_sums]
+            begins = self._arrivals(clocks, op, clocks.inputs_ready(op), inputs, messages)
             ends = list(begins)
             of_devices = seconds_of(op)
             is_alone = is_single(of_devices)
@@ -189,10 +201,11 @@ class Simulation:
                         seconds = clocks.beside_others(device, begin, seconds)
                     clocks.free[device] = ends[device] = begin + seconds
                     spans.append(self.span(device, op, begin, begin + seconds))
-            arrivals = self._arrivals(clocks, op, begins, ends, by_operation[op.name])
+            sums = [transfer for transfer in sent if leaves_sums and not transfer.is_input]
+            arrivals = self._arrivals(clocks, op, ends, sums, messages)
             clocks.ready |= dict.fromkeys(op.outputs, arrivals)
         spans.sort(key=lambda span: (span.device, span.begin))
-        return Timeline(tuple(spans), machines.step_seconds + clocks.finish(), tuple(sent))
+        return Timeline(tuple(spans), machines.step_seconds + clocks.finish(), messages.sent)
 
     def span(self, device: int, op: mtf.Operation, begin: float, end: float) -> Span:
         """Return the work of a device for an operation."""
@@ -204,21 +217,18 @@ class Simulation:
         return is_awaited or transfer.bytes / transfer.messages > BUCKET_BYTES
 
     def _arrivals(
-        self,
-        clocks: Clocks,
-        op: mtf.Operation,
-        begins: Sequence[float],
-        ends: Sequence[float],
-        sent: Iterable[Transfer],
+        self, clocks: Clocks, op: mtf.Operation, ready: Sequence[float], sent: Iterable[Transfer], messages: Messages
     ) -> list[float]:
-        """Send the messages of an operation; return when each device has its outputs."""
-        arrivals = list(ends)
+        """Send messages of an operation that are ready on each device then; return when each device has them."""
+        arrivals = list(ready)
         for transfer in sent:
-            ready = (ends if find_traits(op).leaves_sums else begins)[transfer.source]
             if self.waits_for(op, transfer):
-                arrivals[transfer.target] = max(arrivals[transfer.target], clocks.send(transfer, ready))
+                arrival = clocks.send(transfer, ready[transfer.source])
+                arrivals[transfer.target] = max(arrivals[transfer.target], arrival)
+                for name, device in messages.shared.get((op.name, (transfer.source, transfer.target)), ()):
+                    clocks.delay(name, device, arrival)
             else:
-                clocks.send_together(transfer, ready)
+                clocks.send_together(transfer, ready[transfer.source])
         return arrivals
 
 

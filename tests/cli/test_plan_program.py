@@ -121,24 +121,44 @@ def test_a_plan_for_another_network_is_refused(planned):
         placed(layout=path, devices=("cpu:0",))
 
 
-@pytest.mark.slow
-def test_the_page_shows_what_the_command_prints(tmp_path, monkeypatch, capsys):
+@pytest.fixture
+def page(tmp_path, monkeypatch):
+    """The page on plans, whose file of devices is in the current folder."""
     monkeypatch.setattr(answering, "_LEFT_OUT_SECONDS", 600.0)  # of a busy machine
     monkeypatch.setattr(answering, "_LEAST_SECONDS", 600.0)
     monkeypatch.chdir(tmp_path)
     page = (ROOT / "docs" / "planning.md").read_text(encoding="utf-8")
-    in_words, too_large, of_file, cheapest = re.findall(r"^mtf-hetero plan (.*)$", page, re.MULTILINE)
-    devices, *_ = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
-    first, error, third, second, fourth, *_ = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
-    pathlib.Path("devices.yaml").write_text(devices)
-    for command, shown in ((in_words, first), (of_file, third), (cheapest, fourth)):
-        assert program.main(shlex.split(command)) == 0
-        assert capsys.readouterr().out == shown
-    assert program.main([*shlex.split(too_large), "--seconds=600"]) == 2  # of a busy machine
-    assert capsys.readouterr().err.endswith(error)
+    pathlib.Path("devices.yaml").write_text(re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)[0])
+    return page
+
+
+def list_commands(page):
+    """The arguments of each command of the page; in words, a model that is too large, of a file, and the cheapest."""
+    return [shlex.split(each) for each in re.findall(r"^mtf-hetero plan (.*)$", page, re.MULTILINE)]
+
+
+def list_outputs(page):
+    return re.findall(r"```text\n(.*?)```", page, re.DOTALL)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("command", "shown"), [(0, 0), (2, 2), (3, 4)])
+def test_the_page_shows_what_a_command_prints(page, command, shown, capsys):
+    assert program.main(list_commands(page)[command]) == 0
+    assert capsys.readouterr().out == list_outputs(page)[shown]
+
+
+@pytest.mark.slow
+def test_the_page_shows_the_error_of_a_model_that_is_too_large(page, capsys):
+    assert program.main([*list_commands(page)[1], "--seconds=600"]) == 2  # of a busy machine
+    assert capsys.readouterr().err.endswith(list_outputs(page)[1])
+
+
+@pytest.mark.slow
+def test_the_page_shows_what_is_explained(page, capsys):
     pathlib.Path("devices.yaml").write_text(V100_AND_T4)
     assert program.main(["--model=resnet18", "--batch_size=64", "--simulate=devices.yaml", "--explain"]) == 0
-    assert capsys.readouterr().out.startswith(second)
+    assert capsys.readouterr().out.startswith(list_outputs(page)[3])
 
 
 V100_AND_T4 = """

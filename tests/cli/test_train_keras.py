@@ -224,7 +224,7 @@ def test_what_is_not_heeded_is_said(tmp_path, capfd):
 @pytest.mark.full
 def test_it_is_planned(tmp_path, capfd):
     tiny(tmp_path / "my.keras")
-    (tmp_path / "devices.yaml").write_text("devices: [{kind: RTX-3090, count: 2}]\n")
+    (tmp_path / "devices.yaml").write_text("devices: [{kind: RTX-3090, count: 2}]\nlink: 1Gbit/s\n")
     given = [f"--model={tmp_path}/my.keras", f"--simulate={tmp_path}/devices.yaml", "--batch_size=64"]
     assert plan.main(given) == 0
     assert capfd.readouterr().out.startswith("Use RTX-3090:0 alone: ")

@@ -80,6 +80,11 @@ def joint(slots, device_count):
     return Layout(f"all:{slots * device_count}", rules, (), sizes, {"all": [slots] * device_count})
 
 
+def without_slots(layout):
+    """The layout of devices that have one slot each."""
+    return Layout(layout.mesh_shape, layout.rules, (), layout.sizes)
+
+
 def batch(*slots):
     """All devices have equal parts of the batch."""
     return Layout(f"all:{sum(slots)}", [(name, "all") for name in NAMES], (), (), {"all": slots})
@@ -110,11 +115,12 @@ def test_a_pipeline_takes_as_long_in_the_reverse_order_of_devices(graph):
     assert seconds == pytest.approx(model.seconds(there), rel=1e-6)
 
 
-def test_no_gradient_begins_before_a_message_that_several_read():
+@pytest.mark.parametrize("placed", [stages(1), without_slots(stages(1))])
+def test_no_gradient_begins_before_a_message_that_several_read(placed):
     """The gradients of a stage's last product and of its weights both read what comes from the next stage."""
     with tf.Graph().as_default():
         model = Model(build(), machines(1, 1, link=Link(1e-2, 1e15)))
-    spans = model.timeline(stages(1)).spans
+    spans = model.timeline(placed).spans
     there, back = (
         next(s for s in spans if s.device == 1 and s.layer == "in2" and s.backward is way) for way in (False, True)
     )
@@ -150,10 +156,12 @@ def test_slots_of_one_device_take_as_long_as_the_whole(graph):
     assert model.seconds(batch(8)) == pytest.approx(model.seconds(batch(1)), rel=1e-6)
 
 
-def test_one_slot_for_each_device_is_no_slot(graph):
-    model = Model(graph, machines(2, 1, link=Link(1e-6, 1e9)))
-    plain = Layout("all:2", [(name, "all") for name in NAMES])
-    assert model.seconds(batch(1, 1)) == pytest.approx(model.seconds(plain), rel=0.05)
+@pytest.mark.parametrize("latency", [1e-6, 1e-3, 1e-1])
+@pytest.mark.parametrize("layout", [batch(1, 1), stages(1)])
+def test_one_slot_for_each_device_is_no_slot(graph, layout, latency):
+    model = Model(graph, machines(2, 1, link=Link(latency, 1e9)))
+    layout = model.exact(layout)
+    assert model.seconds(layout) == pytest.approx(model.seconds(without_slots(layout)), rel=0.05)
 
 
 def test_no_slot_goes_on_before_what_joins_all():

@@ -28,7 +28,7 @@ class Transfer(NamedTuple):
       messages: the number of messages in which it comes, in a Sample: the source stands for so many.
       times: the factor by which a source sends more than a target receives, in a Sample.
       slots: the slots of the two devices that send and receive it; None without slots.
-      is_input: with slots, whether the operation reads it; False: it is made within the operation, as an addend is.
+      is_input: whether the operation reads it; False: it is made within the operation, as an addend is.
     """
 
     source: int
@@ -57,7 +57,8 @@ class Messages(NamedTuple):
       joins: (name of an operation, processor), if each of its slots needs the inputs of all, as in a batch norm.
       handed: (name of an operation, slot, another slot of its processor), if the second one needs what the first one
         reads, as where the slots have other parts of the batch than before.
-      shared: {(name of an operation, slots of a message that it causes): (name of another, slot) that read it too}.
+      shared: {(name of an operation, slots of a message that it causes): (name of another, slot) that read it too}; of
+        a layout without slots, processors.
     """
 
     sent: tuple[Transfer, ...]
@@ -132,7 +133,7 @@ class Step:
             needed = sketch.list_needed(roots or self._unread(sketch))
             sent = _transfers(sketch, needed)
             if not layout.slots:
-                return Messages(tuple(sent.values()))
+                return Messages(tuple(sent.values()), shared=_shared(needed, sent))
             joins = _joins(needed)
             return Messages(tuple(sent.values()), joins, _handed(needed, joins), _shared(needed, sent))
 
@@ -206,8 +207,9 @@ def _shared(
     for reader in needed:
         for x in reader.reads:
             transfer = sent.get((x, reader.processor))
-            if transfer is not None and transfer.slots is not None and transfer.operation != reader.operation:
-                shared[transfer.operation, transfer.slots].add((reader.operation, reader.slot))
+            if transfer is not None and transfer.operation != reader.operation:
+                ends = transfer.slots or (transfer.source, transfer.target)
+                shared[transfer.operation, ends].add((reader.operation, reader.slot))
     return shared
 
 
@@ -222,12 +224,13 @@ def _transfers(sketch: Sketch, needed: Iterable[Value]) -> dict[tuple[Value, int
         for x in reader.reads:
             if x.processor == target or CHIEF in (x.processor, target) or (x, target) in sent:
                 continue
-            transfer = Transfer(x.processor, target, x.size_bytes, reader.operation)
+            is_input = x.operation != reader.operation
+            transfer = Transfer(x.processor, target, x.size_bytes, reader.operation, is_input=is_input)
             if crowd is not None:
                 source = crowd.senders[x.processor]
                 size, times = x.size_bytes * x.count, crowd.members[target] / crowd.members[source]
                 transfer = transfer._replace(source=source, bytes=size, messages=x.count, times=times)
             if sketch.layout.slots:
-                transfer = transfer._replace(slots=(x.slot, reader.slot), is_input=x.operation != reader.operation)
+                transfer = transfer._replace(slots=(x.slot, reader.slot))
             sent[x, target] = transfer
     return sent
