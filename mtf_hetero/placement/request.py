@@ -119,10 +119,9 @@ class Request:
     @property
     def has_stages(self) -> bool:
         """Return whether the batch of an imported step is to have a name in each stage: the layout has them, or may."""
-        if plan_lib.STAGES in getattr(self.layout, "provenance", ()):
-            return True  # also where the plan splits the batch of the first stage alone
-        layout = getattr(self.layout, "layout", self.layout)  # of a plan
-        names = [name for name, _ in getattr(layout, "rules", ())] or re.split(r"[\s;:,]+", str(layout))
+        if isinstance(self.layout, plan_lib.Plan):
+            return self.layout.has_stages
+        names = [name for name, _ in getattr(self.layout, "rules", ())] or re.split(r"[\s;:,]+", str(self.layout))
         return names in ([STAGES], [AUTO]) or plan_lib.has_stages(names)
 
     @property

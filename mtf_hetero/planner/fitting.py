@@ -240,7 +240,7 @@ def repeated_search(
       objective: as of `Planner.find`.
     """
     if _is_ample(plan, machines):
-        find = functools.partial(planner.find, refines=False, objective=objective)
+        find = functools.partial(planner.find, objective=objective)
     else:
         find = functools.partial(find_fitting, build, planner=planner, objective=objective)
     return Search(planner, find, objective)

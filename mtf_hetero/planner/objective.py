@@ -1,8 +1,8 @@
 """Objectives of a plan: the least time of a step, or its least price.
 
-A second of a step on some devices is weighed by their rate: 1 for the time, the sum of their prices for the price. Of
-two plans the one with the lower product of seconds and rate is better. A plan that keeps to a limit of seconds is
-better than one that does not, and of two that do not the faster one.
+A second of a step on some devices is weighed by their rate: for the time, 1 on one device and 1.02 on several; for the
+price, the sum of their prices. Of two plans the one with the lower product of seconds and rate is better. A plan that
+keeps to a limit of seconds is better than one that does not, and of two that do not the faster one.
 """
 
 import dataclasses
@@ -12,6 +12,7 @@ from mtf_hetero.cost.links import is_number
 from mtf_hetero.cost.machines import Machine, Machines
 
 TIME, COST = "time", "cost"
+NO_GAIN = 0.02  # of a step: too little to prefer several devices to one, or a layout that is less simple
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +58,9 @@ class Objective:
 
     def rate(self, machines: Machines) -> float:
         """Return the weight of a second on some devices."""
-        return math.fsum(map(self.price, machines.devices)) if self.name == COST else 1.0
+        if self.name == COST:
+            return math.fsum(map(self.price, machines.devices))
+        return 1.0 if len(machines.devices) == 1 else 1.0 + NO_GAIN
 
     def allows(self, seconds: float) -> bool:
         """Return whether a step of so many seconds keeps to the limit."""

@@ -186,6 +186,11 @@ class Plan:
         return self.parts > 1 and len(users) > 1
 
     @property
+    def has_stages(self) -> bool:
+        """Return whether the step's batch has another name in each stage, also if that of the first alone is split."""
+        return STAGES in self.provenance or has_stages(name for name, _ in self.layout.rules)
+
+    @property
     def parts_text(self) -> str:
         """Return ", in 4 parts" where devices compute their examples so; "" without parts, and of a pipeline."""
         return f", in {self.parts} parts" if self.parts > 1 and not self.is_pipeline else ""

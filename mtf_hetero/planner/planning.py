@@ -37,12 +37,14 @@ class Planner(Spaces):
     ) -> Plan:
         """Return the plan with the least predicted time, or price; if a time limit passes, the best one so far.
 
+        If several devices are less than 2 % faster than one alone, that one is planned.
+
         Args:
           machines: all devices; a plan may leave some out.
           names: of the dimensions to split, over the best number of devices; None: all are searched.
           seconds: limit of a search that is short of memory; it then returns the best so far.
           progress: called with the number of layouts that were compared, and the seconds of the best, or infinity.
-          refines: whether sizes are corrected in the end, which leaves the devices as they are.
+          refines: whether sizes are corrected in the end, which hardly ever changes the devices.
           accepts: says of a plan whether it may be the result. It is asked of the best one, then of one that splits
             all in like proportions, whose memory is predicted best. If it accepts neither, the result is the best.
           objective: the time of a step, or its price.

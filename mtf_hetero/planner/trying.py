@@ -10,13 +10,13 @@ from mtf_hetero._compat import mtf
 from mtf_hetero._support.deadline import OutOfTimeError
 from mtf_hetero.cluster import Cluster
 from mtf_hetero.cost.trial import Trial
+from mtf_hetero.planner.objective import NO_GAIN
 from mtf_hetero.planner.plan import Plan
 
 # In 20 settings whose races were replayed, the median of the rounds and of the prediction finds the faster candidate in
 # 96 % of them, and a step takes 0.3 % longer than the fastest. A split that had to win 75 % of the rounds: 87 %, 1.6 %.
 ROUNDS = 5  # of the candidates' turns; twice as many while the winner is not clear
 _CLEAR = 0.75  # of the rounds, which a clear winner wins
-_NO_GAIN = 0.02  # of a step: too little to prefer more devices, or a layout that is less simple
 _TURN_SECONDS = 0.3  # a worker under a CPU quota runs in periods of a tenth of a second
 
 
@@ -103,7 +103,7 @@ def winner(trials: Mapping[str, Sequence[float]], predicted: Mapping[str, float]
       'plan'
     """
     expected = {name: statistics.median([*times, predicted[name]]) for name, times in trials.items()}
-    limit = (1.0 + _NO_GAIN) * min(expected.values())
+    limit = (1.0 + NO_GAIN) * min(expected.values())
     return next(name for name, seconds in expected.items() if seconds <= limit)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from mtf_hetero._support import units
 from mtf_hetero._support.units import bytes_text, seconds_text
 from mtf_hetero.cost.machines import Machines
+from mtf_hetero.planner.objective import NO_GAIN
 from mtf_hetero.planner.outline import name_ranges
 from mtf_hetero.planner.plan import BANDWIDTH, LeftOut, Plan, Threshold
 
@@ -123,7 +124,9 @@ def _describe_left_out(plan: Plan, offered: Iterable[str], others: Iterable[Left
         sentences.append(f"Not used: {', '.join(silent)}.")
         if plan.runner_up is not None:
             added = names_text([name for name in plan.runner_up.devices if name not in plan.devices])
-            sentences.append(f"The fastest layout with {added} takes {seconds_text(plan.runner_up.seconds)}.")
+            seconds = plan.runner_up.seconds
+            gain = f", less than {100 * NO_GAIN:.0f} % faster" if seconds < plan.seconds else ""
+            sentences.append(f"The fastest layout with {added} takes {seconds_text(seconds)}{gain}.")
     return sentences
 
 

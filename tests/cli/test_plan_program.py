@@ -155,7 +155,8 @@ def test_the_page_shows_the_error_of_a_model_that_is_too_large(page, capsys):
 
 
 @pytest.mark.slow
-def test_the_page_shows_what_is_explained(page, capsys):
+def test_the_page_shows_what_is_explained(page, capsys, monkeypatch):
+    monkeypatch.setattr(answering, "_LEFT_OUT_SECONDS", 600.0)  # of a busy machine
     pathlib.Path("devices.yaml").write_text(V100_AND_T4)
     assert program.main(["--model=resnet18", "--batch_size=64", "--simulate=devices.yaml", "--explain"]) == 0
     assert capsys.readouterr().out.startswith(list_outputs(page)[3])
