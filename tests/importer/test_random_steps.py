@@ -195,8 +195,9 @@ def operations(seed, rows):
     return make
 
 
+SLOTS = {**BATCH, "slots": [3, 2, 1]}
 # Of two rows, one of three devices has none
-PLACES = st.sampled_from([(2, BATCH), *((rows, split("batch")) for rows in (7, 8, 24)), (7, split("x/1"))])
+PLACES = st.sampled_from([(2, BATCH), *((n, split("batch")) for n in (7, 8, 24)), (7, split("x/1")), (13, SLOTS)])
 
 
 @pytest.mark.full
