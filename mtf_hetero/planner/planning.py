@@ -44,7 +44,7 @@ class Planner(Spaces):
           names: of the dimensions to split, over the best number of devices; None: all are searched.
           seconds: limit of a search that is short of memory; it then returns the best so far.
           progress: called with the number of layouts that were compared, and the seconds of the best, or infinity.
-          refines: whether sizes are corrected in the end, which hardly ever changes the devices.
+          refines: whether sizes are corrected in the end, without which a small gain of several devices is missed.
           accepts: says of a plan whether it may be the result. It is asked of the best one, then of one that splits
             all in like proportions, whose memory is predicted best. If it accepts neither, the result is the best.
           objective: the time of a step, or its price.

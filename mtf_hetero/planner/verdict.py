@@ -125,7 +125,8 @@ def _describe_left_out(plan: Plan, offered: Iterable[str], others: Iterable[Left
         if plan.runner_up is not None:
             added = names_text([name for name in plan.runner_up.devices if name not in plan.devices])
             seconds = plan.runner_up.seconds
-            gain = f", less than {100 * NO_GAIN:.0f} % faster" if seconds < plan.seconds else ""
+            is_near = seconds < plan.seconds < (1 + NO_GAIN) * seconds  # one may be much faster, but short of memory
+            gain = f", less than {100 * NO_GAIN:.0f} % faster" if is_near else ""
             sentences.append(f"The fastest layout with {added} takes {seconds_text(seconds)}{gain}.")
     return sentences
 

@@ -46,14 +46,14 @@ def test_devices_left_out_are_named():
         "Not used: d.",
     ]
     assert verdict.sentences(THREE, offered)[1:] == ["Not used: b:0-1, c, d, e."]
-    for seconds, text in ((14.2, "14.20 s"), (13.8, "13.80 s, less than 2 % faster")):
+    for seconds, text in ((14.2, "14.20 s"), (13.8, "13.80 s, less than 2 % faster"), (0.5, "500 ms")):
         together = RunnerUp(("gpu:0", "d"), seconds, 0.1)
         plan = dataclasses.replace(THREE, runner_up=together)
         said = verdict.sentences(plan, offered, others)[-2:]
         assert said == ["Not used: d.", f"The fastest layout with d takes {text}."]
     table = show.left_out_table([*others, LeftOut("d", "d", 2.5, together, None)])
     assert [line.split()[0] for line in table.splitlines()[1:]] == ["not", "b:0-1", "c", "e", "d"]
-    assert "too large" in table and "13.80 s" in table and "from 4.1 Gbit/s on" in table and "unknown" in table
+    assert "too large" in table and "500 ms" in table and "from 4.1 Gbit/s on" in table and "unknown" in table
 
 
 @pytest.mark.parametrize("name", PLANS)
